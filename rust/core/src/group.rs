@@ -1,0 +1,63 @@
+//! What an engine (host, NCCL) offers for one communicator.
+//!
+//! The layer above keeps the communicator's state, its sequence numbers and its records; an
+//! engine's group moves data. A group never calls back while it holds a lock of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::call::Call;
+use crate::error::{Error, Result};
+use crate::ids::GroupRank;
+use crate::work::Work;
+
+/// One communicator inside an engine.
+pub trait Group: Send + Sync {
+    /// This process's rank.
+    fn rank(&self) -> GroupRank;
+
+    /// Number of ranks.
+    fn size(&self) -> usize;
+
+    /// Starts `call`. Collectives take effect in the order of their sequence numbers.
+    ///
+    /// # Errors
+    /// The cause of failure of a failed group; whatever keeps the call from starting. What goes
+    /// wrong later is the work's outcome.
+    ///
+    /// # Safety rule of the caller
+    /// The call's regions stay valid until the work is complete.
+    fn issue(&self, call: Call) -> Result<Arc<Work>>;
+
+    /// Waits until `work` is complete and returns how it ended, driving the engine meanwhile.
+    /// When `limit` passes first, the work fails with a time-out: a point-to-point work alone, a
+    /// collective together with its group.
+    fn wait(&self, work: &Arc<Work>, limit: Option<Duration>) -> Result<()>;
+
+    /// Cancels a point-to-point work that is not complete; it fails with `Cancelled`.
+    fn cancel(&self, work: &Arc<Work>);
+
+    /// The sub-group of `ranks`, in that order; this rank is one of them. Moves no data.
+    /// `sequence` is the split's number on this group, the same on every rank.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from making a group, as the cause of failure of this one.
+    fn split(&self, ranks: &[GroupRank], name: &str, sequence: u64) -> Result<Arc<dyn Group>>;
+
+    /// Waits for everything issued, then closes the group. Idempotent.
+    ///
+    /// # Errors
+    /// The group's cause of failure, or a failure reported by a peer that this rank has not
+    /// raised yet.
+    fn finalize(&self, timeout: Duration) -> Result<()>;
+
+    /// Fails everything pending with `Aborted`, tells the peers, and closes the group. Idempotent,
+    /// from any thread, never blocks on a peer.
+    fn abort(&self);
+
+    /// Why the group has failed, if it has.
+    fn failure(&self) -> Option<Error>;
+
+    /// How this group's data travels, in one word or a few: `shm`, `tcp`, `shm+tcp`, `none`.
+    fn transport(&self) -> String;
+}
