@@ -10,8 +10,10 @@ pub mod dtype;
 pub mod error;
 pub mod group;
 pub mod ids;
+pub mod interrupt;
 pub mod reduce_op;
 pub mod reduction;
+pub mod store;
 pub mod work;
 
 pub use error::{Error, ErrorKind, Result};
