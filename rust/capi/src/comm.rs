@@ -1,0 +1,311 @@
+//! Communicators: made, split, asked, closed.
+
+use std::ffi::{CString, c_char};
+use std::sync::Arc;
+
+use ferrocomm_abi::*;
+use ferrocomm_core::Result;
+use ferrocomm_engine::{Backend, Communicator, CommunicatorOptions};
+
+use crate::ffi::{self, Handle, Out, SizeTagged, guard, guard_poisoning, guard_value, null};
+use crate::status::c_string;
+use crate::store::TableStore;
+use crate::text::{fc_string, give_text};
+
+/// A communicator: a group of ranks that call operations together. Owned by the caller; given back
+/// with `fc_comm_destroy`. Any thread may use it.
+pub struct fc_comm {
+    _opaque: [u8; 0],
+}
+
+/// What is behind a `fc_comm`.
+pub(crate) struct CommHandle {
+    pub(crate) communicator: Arc<Communicator>,
+    name: CString,
+    backend: CString,
+}
+
+impl Handle for fc_comm {
+    type Value = CommHandle;
+    const NOUN: &'static str = "communicator";
+}
+
+impl CommHandle {
+    fn give(communicator: Arc<Communicator>) -> *mut fc_comm {
+        let name = c_string(communicator.name());
+        let backend = c_string(communicator.backend().name());
+        ffi::give(Self { communicator, name, backend })
+    }
+}
+
+// SAFETY: `repr(C)`, starts with its size; pointers and numbers may be zero.
+unsafe impl SizeTagged for fc_comm_options {
+    const NAME: &'static str = "fc_comm_options";
+}
+
+/// Runs `body` on a communicator; a panic puts the communicator out of use.
+///
+/// # Safety
+/// `comm` is NULL or a live communicator.
+pub(crate) unsafe fn with_comm(
+    comm: *const fc_comm,
+    body: impl FnOnce(&CommHandle) -> Result<()>,
+) -> fc_status {
+    // SAFETY: by the caller's promise.
+    let handle = unsafe { ffi::value(comm) };
+    let poisoned = handle.as_ref().ok().map(|handle| handle.communicator.clone());
+    guard_poisoning(
+        || body(handle?),
+        |message| {
+            if let Some(communicator) = poisoned {
+                communicator.fail_with_panic(message);
+            }
+        },
+    )
+}
+
+/// Sets `options` to defaults: the host engine, everything else zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_options_init(options: *mut fc_comm_options) {
+    guard_value((), || {
+        // SAFETY: the caller passes NULL or a place for the struct.
+        let out = unsafe { Out::new(options, "options") }?;
+        out.set(fc_comm_options {
+            size: size_of::<fc_comm_options>(),
+            backend: c"host".as_ptr(),
+            name: std::ptr::null(),
+            rank: 0,
+            comm_size: 0,
+            timeout_ns: 0,
+            hints: std::ptr::null(),
+            hint_count: 0,
+        });
+        Ok(())
+    });
+}
+
+/// Reads what C asks for.
+///
+/// # Safety
+/// `options` is NULL or an initialised struct whose pointers are NULL or valid.
+unsafe fn options_of(options: *const fc_comm_options) -> Result<CommunicatorOptions> {
+    if options.is_null() {
+        return Err(null("options"));
+    }
+    // SAFETY: not NULL; the rest is the caller's promise, here and below.
+    let options = unsafe { ffi::read_sized(options) }?;
+    let mut hints = Vec::new();
+    // SAFETY: as above.
+    for hint in unsafe { ffi::list(options.hints, options.hint_count, "hints") }? {
+        // SAFETY: as above.
+        let pair = unsafe { (ffi::text(hint.key, "hint key")?, ffi::text(hint.value, "hint value")?) };
+        hints.push((pair.0.to_owned(), pair.1.to_owned()));
+    }
+    Ok(CommunicatorOptions {
+        // SAFETY: as above.
+        backend: Backend::named(unsafe { ffi::text(options.backend, "backend") }?)?,
+        // SAFETY: as above.
+        name: unsafe { ffi::text(options.name, "name") }?.into(),
+        rank: options.rank,
+        size: options.comm_size,
+        timeout: ffi::timeout(options.timeout_ns)?,
+        hints,
+    })
+}
+
+/// Makes a communicator; every rank calls it. Returns when all ranks have joined, or fails on all
+/// of them: `FC_ERR_TIMEOUT` names the ranks that did not come. `store` is used until this returns;
+/// its `release` is called exactly once, also on failure. `*out` receives an owned communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_create(
+    options: *const fc_comm_options,
+    store: *const fc_store_table,
+    out: *mut *mut fc_comm,
+) -> fc_status {
+    guard(|| {
+        // First of all, so that the store is released whatever else is wrong.
+        // SAFETY: the caller passes NULL or a table that is valid until released.
+        let store = unsafe { TableStore::new(store) }?;
+        // SAFETY: the caller passes NULL or a place for one pointer.
+        let out = unsafe { Out::new(out, "out") }?;
+        // SAFETY: the caller passes NULL or initialised options.
+        let communicator = Communicator::create(unsafe { options_of(options) }?, &store)?;
+        out.set(CommHandle::give(communicator));
+        Ok(())
+    })
+}
+
+/// Makes a communicator of some ranks of `parent`. Every rank of `parent` calls it, in the same
+/// order as its collectives, each with the `n` ranks of the group it will be in, in the order they
+/// will have there. `*out` receives an owned communicator, or NULL on a rank that is not in
+/// `ranks`. Moves no data and asks no store. `timeout_ns` is the new communicator's default
+/// time-out; 0: the parent's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_split(
+    parent: *mut fc_comm,
+    ranks: *const i32,
+    n: usize,
+    name: *const c_char,
+    timeout_ns: i64,
+    out: *mut *mut fc_comm,
+) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator.
+    unsafe {
+        with_comm(parent, |parent| {
+            let out = Out::new(out, "out")?;
+            let ranks = ffi::list(ranks, n, "ranks")?;
+            let name = ffi::text(name, "name")?;
+            let child = parent.communicator.split(ranks, name, ffi::timeout(timeout_ns)?)?;
+            out.set(child.map_or(std::ptr::null_mut(), CommHandle::give));
+            Ok(())
+        })
+    }
+}
+
+/// This process's rank in the communicator; -1 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_rank(comm: *const fc_comm) -> i32 {
+    // SAFETY: the caller passes NULL or a live communicator.
+    guard_value(-1, || Ok(unsafe { ffi::value(comm) }?.communicator.rank().get() as i32))
+}
+
+/// Number of ranks; -1 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_size(comm: *const fc_comm) -> i32 {
+    // SAFETY: the caller passes NULL or a live communicator.
+    guard_value(-1, || Ok(unsafe { ffi::value(comm) }?.communicator.size() as i32))
+}
+
+/// Its name, valid while the communicator lives; NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_name(comm: *const fc_comm) -> *const c_char {
+    // SAFETY: the caller passes NULL or a live communicator.
+    guard_value(std::ptr::null(), || Ok(unsafe { ffi::value(comm) }?.name.as_ptr()))
+}
+
+/// The engine that serves it, such as "host", valid while the communicator lives; NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_backend(comm: *const fc_comm) -> *const c_char {
+    // SAFETY: the caller passes NULL or a live communicator.
+    guard_value(std::ptr::null(), || Ok(unsafe { ffi::value(comm) }?.backend.as_ptr()))
+}
+
+/// Its state: "ready", "failed", "aborted" or "finalized". `*state` receives static text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_state(
+    comm: *const fc_comm,
+    state: *mut *const c_char,
+) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator, and NULL or a place for a pointer.
+    unsafe {
+        with_comm(comm, |handle| {
+            Out::new(state, "state")?.set(handle.communicator.state_name().as_ptr());
+            Ok(())
+        })
+    }
+}
+
+/// Why the communicator has failed; empty text when it has not. `*cause` receives an owned string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_error(
+    comm: *const fc_comm,
+    cause: *mut *mut fc_string,
+) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator, and NULL or a place for a pointer.
+    unsafe {
+        with_comm(comm, |handle| {
+            let out = Out::new(cause, "cause")?;
+            let cause = handle.communicator.failure();
+            out.set(give_text(&cause.map(|cause| cause.to_string()).unwrap_or_default()));
+            Ok(())
+        })
+    }
+}
+
+/// Sets the default time-out, in nanoseconds and positive, of operations that start from now on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_set_timeout(comm: *mut fc_comm, timeout_ns: i64) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator.
+    unsafe {
+        with_comm(comm, |handle| {
+            let timeout = ffi::timeout(timeout_ns)?.unwrap_or_default();
+            handle.communicator.set_timeout(timeout)
+        })
+    }
+}
+
+/// The default time-out in nanoseconds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_timeout(
+    comm: *const fc_comm,
+    timeout_ns: *mut i64,
+) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator, and NULL or a place for a number.
+    unsafe {
+        with_comm(comm, |handle| {
+            let nanoseconds = handle.communicator.timeout().as_nanos();
+            Out::new(timeout_ns, "timeout_ns")?.set(i64::try_from(nanoseconds).unwrap_or(i64::MAX));
+            Ok(())
+        })
+    }
+}
+
+/// Number of collectives and splits issued so far, which is the sequence number of the last; 0 for
+/// NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_sequence(comm: *const fc_comm) -> u64 {
+    // SAFETY: the caller passes NULL or a live communicator.
+    guard_value(0, || Ok(unsafe { ffi::value(comm) }?.communicator.sequence()))
+}
+
+/// The communicator as JSON: {"name", "engine", "rank", "size", "state", "error", "transport",
+/// "sequence", "timeout_ms", "operations": {operation: {"count", "bytes"}}}. Bytes are what this
+/// rank gave, or took where it gave nothing. `*json` receives an owned string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_info(
+    comm: *const fc_comm,
+    json: *mut *mut fc_string,
+) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator, and NULL or a place for a pointer.
+    unsafe {
+        with_comm(comm, |handle| {
+            Out::new(json, "json")?.set(give_text(&handle.communicator.info()));
+            Ok(())
+        })
+    }
+}
+
+/// Waits for everything issued, then closes the communicator; every rank calls it. Fails with what
+/// a peer reported and no call has raised yet; the communicator is finalized all the same. Calling
+/// it again does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_finalize(comm: *mut fc_comm) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator.
+    unsafe { with_comm(comm, |handle| handle.communicator.finalize()) }
+}
+
+/// Fails everything pending with `FC_ERR_ABORTED`, here and on the other ranks, and wakes every
+/// waiter. Never waits for a peer; any thread; calling it again does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_abort(comm: *mut fc_comm) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator.
+    unsafe {
+        with_comm(comm, |handle| {
+            handle.communicator.abort();
+            Ok(())
+        })
+    }
+}
+
+/// Gives the communicator back. Without `fc_comm_finalize` before, what is pending is aborted.
+/// Works of the communicator may outlive it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_destroy(comm: *mut fc_comm) {
+    guard_value((), || {
+        // SAFETY: the caller gives up its communicator, once.
+        if let Some(handle) = unsafe { ffi::take(comm) } {
+            handle.communicator.close();
+        }
+        Ok(())
+    });
+}

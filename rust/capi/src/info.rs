@@ -1,0 +1,63 @@
+//! Questions about the library that need no communicator.
+
+use std::ffi::c_char;
+
+use ferrocomm_abi::*;
+use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::reduce_op::ReduceOp;
+use ferrocomm_core::Result;
+use ferrocomm_engine::Backend;
+
+use crate::ffi::{self, Out, guard, invalid};
+use crate::text::{fc_string, give_text};
+
+/// The element type with this code.
+pub(crate) fn dtype_of(code: fc_dtype) -> Result<Dtype> {
+    Dtype::from_code(code)
+        .ok_or_else(|| invalid("no such dtype").got(code).expected("one of FC_DTYPE_*"))
+}
+
+/// The reduce op with this code.
+pub(crate) fn reduce_op_of(code: fc_reduce_op, premul_factor: f64) -> Result<ReduceOp> {
+    ReduceOp::from_code(code, premul_factor)
+        .ok_or_else(|| invalid("no such reduce op").got(code).expected("one of FC_REDUCE_*"))
+}
+
+/// What this library is and serves, as JSON: {"version", "abi", "backends": [{"name", "aliases",
+/// "usable", "reason"}], "transports": [..], "communicators": [one object as of `fc_comm_info`
+/// each]}. `*json` receives an owned string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_engine_info(json: *mut *mut fc_string) -> fc_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a place for one pointer.
+        let out = unsafe { Out::new(json, "json") }?;
+        out.set(give_text(&ferrocomm_engine::engine_info(FC_ABI_VERSION)));
+        Ok(())
+    })
+}
+
+/// Size of one element of `dtype` in bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_dtype_size(dtype: fc_dtype, out: *mut usize) -> fc_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a place for one number.
+        let out = unsafe { Out::new(out, "out") }?;
+        out.set(dtype_of(dtype)?.size());
+        Ok(())
+    })
+}
+
+/// Whether `backend` can combine elements of `dtype` with `op`: `FC_OK`, or `FC_ERR_UNSUPPORTED`
+/// with the reason as the last error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_reduction_supported(
+    backend: *const c_char,
+    op: fc_reduce_op,
+    dtype: fc_dtype,
+) -> fc_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a nul-terminated string.
+        let backend = Backend::named(unsafe { ffi::text(backend, "backend") }?)?;
+        backend.reduction_supported(reduce_op_of(op, 1.0)?, dtype_of(dtype)?)
+    })
+}

@@ -1,0 +1,564 @@
+//! Collectives, sends and receives: C arguments become regions and ranks.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrocomm_abi::*;
+use ferrocomm_core::Result;
+use ferrocomm_core::call::{Collective, Operation, PointToPoint, Region, Regions, Source, Task};
+use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::ids::GroupRank;
+use ferrocomm_core::reduce_op::ReduceOp;
+use ferrocomm_engine::Communicator;
+
+use crate::comm::{fc_comm, with_comm};
+use crate::ffi::{self, Out, SizeTagged, guard_value, invalid, null};
+use crate::info::{dtype_of, reduce_op_of};
+use crate::work::fc_work;
+
+// SAFETY: `repr(C)`, starts with its size; numbers may be zero.
+unsafe impl SizeTagged for fc_op_options {
+    const NAME: &'static str = "fc_op_options";
+}
+
+const DEFAULTS: fc_op_options =
+    fc_op_options { size: size_of::<fc_op_options>(), timeout_ns: 0, premul_factor: 1.0 };
+
+/// Sets `options` to defaults: the communicator's time-out, a factor of 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_op_options_init(options: *mut fc_op_options) {
+    guard_value((), || {
+        // SAFETY: the caller passes NULL or a place for the struct.
+        unsafe { Out::new(options, "options") }?.set(DEFAULTS);
+        Ok(())
+    });
+}
+
+/// Reads an operation's options; NULL means defaults.
+///
+/// # Safety
+/// `options` is NULL or an initialised struct.
+pub(crate) unsafe fn options_of(options: *const fc_op_options) -> Result<fc_op_options> {
+    if options.is_null() {
+        return Ok(DEFAULTS);
+    }
+    // SAFETY: not NULL; the size is the caller's word.
+    unsafe { ffi::read_sized(options) }
+}
+
+/// Turns the C arguments of one operation into the engine's.
+pub(crate) struct Arguments<'a> {
+    communicator: &'a Communicator,
+    pub(crate) dtype: Dtype,
+    premul_factor: f64,
+}
+
+impl<'a> Arguments<'a> {
+    pub(crate) fn new(communicator: &'a Communicator, dtype: fc_dtype) -> Result<Self> {
+        let premul_factor = DEFAULTS.premul_factor;
+        Ok(Self { communicator, dtype: dtype_of(dtype)?, premul_factor })
+    }
+
+    /// A rank argument.
+    pub(crate) fn rank(&self, name: &'static str, rank: i32) -> Result<GroupRank> {
+        self.communicator.rank_argument(name, rank)
+    }
+
+    fn is_root(&self, root: GroupRank) -> bool {
+        self.communicator.rank() == root
+    }
+
+    fn size(&self) -> usize {
+        self.communicator.size()
+    }
+
+    fn reduce_op(&self, op: fc_reduce_op) -> Result<ReduceOp> {
+        reduce_op_of(op, self.premul_factor)
+    }
+
+    fn bytes(&self, name: &'static str, count: usize) -> Result<usize> {
+        count
+            .checked_mul(self.dtype.size())
+            .filter(|bytes| isize::try_from(*bytes).is_ok())
+            .ok_or_else(|| invalid(format!("{name} is larger than memory")).got(count))
+    }
+
+    /// `count` elements at `pointer`; NULL is an address only for none.
+    pub(crate) fn region(
+        &self,
+        name: &'static str,
+        pointer: *const c_void,
+        count: usize,
+    ) -> Result<Region> {
+        let bytes = self.bytes(name, count)?;
+        match (pointer.is_null(), bytes) {
+            (_, 0) => Ok(Region::EMPTY),
+            (true, _) => Err(null(name).got(format!("NULL for {count} elements"))),
+            (false, bytes) => Ok(Region { address: pointer.addr(), bytes }),
+        }
+    }
+
+    /// `count` elements per rank, one rank behind the other.
+    fn parts(&self, name: &'static str, pointer: *const c_void, count: usize) -> Result<Regions> {
+        let total = count
+            .checked_mul(self.size())
+            .ok_or_else(|| invalid(format!("{name} is larger than memory")).got(count))?;
+        let each = self.bytes(name, count)?;
+        Ok(Regions::Equal { whole: self.region(name, pointer, total)?, each })
+    }
+
+    /// A list of one buffer per rank.
+    fn buffers(
+        &self,
+        name: &'static str,
+        buffers: &[*const c_void],
+        count: impl Fn(usize) -> usize,
+    ) -> Result<Regions> {
+        let regions = buffers.iter().enumerate();
+        let regions = regions.map(|(rank, buffer)| {
+            self.region(name, *buffer, count(rank)).map_err(|e| e.expected(format!("a buffer for rank {rank}")))
+        });
+        Ok(Regions::List(regions.collect::<Result<_>>()?))
+    }
+
+    /// A list of buffers, each with a count of its own.
+    ///
+    /// # Safety
+    /// Both lists are NULL or as long as the communicator has ranks.
+    unsafe fn buffers_v(
+        &self,
+        name: &'static str,
+        buffers: *const *const c_void,
+        counts: *const usize,
+    ) -> Result<Regions> {
+        // SAFETY: by the caller's promise.
+        let counts = unsafe { ffi::list(counts, self.size(), "counts") }?;
+        // SAFETY: as above.
+        let buffers = unsafe { ffi::list(buffers, self.size(), name) }?;
+        self.buffers(name, buffers, |rank| counts[rank])
+    }
+}
+
+/// Whom a receive listens to.
+pub(crate) fn source_of(arguments: &Arguments<'_>, src: i32) -> Result<Source> {
+    if src == FC_ANY_SOURCE {
+        return Ok(Source::Any);
+    }
+    let named = arguments.rank("src", src).map_err(|error| error.remedy("-1 means any source"));
+    named.map(Source::Rank)
+}
+
+/// Issues a task: waits for it when `work` is NULL, else hands out its work.
+///
+/// # Safety
+/// `work` is NULL or a place for one pointer, and the task's regions stay valid until it is
+/// complete.
+pub(crate) unsafe fn finish(
+    communicator: &Arc<Communicator>,
+    task: Task,
+    dtype: Dtype,
+    timeout: Option<Duration>,
+    work: *mut *mut fc_work,
+) -> Result<()> {
+    if work.is_null() {
+        return communicator.run(task, dtype, timeout);
+    }
+    let pending = communicator.start(task, dtype, timeout)?;
+    // SAFETY: not NULL, and a place for one pointer by the caller's promise.
+    unsafe { work.write(ffi::give::<fc_work>(pending)) };
+    Ok(())
+}
+
+/// The frame of every operation: reads options and dtype, builds the task, issues it.
+///
+/// # Safety
+/// The pointers are what the header asks for, and the buffers stay valid until the operation is
+/// complete.
+unsafe fn operate(
+    comm: *mut fc_comm,
+    operation: Operation,
+    dtype: fc_dtype,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+    task: impl FnOnce(&Arguments<'_>) -> Result<Task>,
+) -> fc_status {
+    // SAFETY: by the caller's promise, here and below.
+    unsafe {
+        with_comm(comm, |handle| {
+            let communicator = &handle.communicator;
+            let (task, dtype, timeout) = prepare(communicator, dtype, options, task)
+                .map_err(|error| communicator.named(error, operation))?;
+            finish(communicator, task, dtype, timeout, work)
+        })
+    }
+}
+
+/// The part of `operate` whose errors are the arguments' alone.
+///
+/// # Safety
+/// `options` is NULL or an initialised struct.
+unsafe fn prepare(
+    communicator: &Communicator,
+    dtype: fc_dtype,
+    options: *const fc_op_options,
+    task: impl FnOnce(&Arguments<'_>) -> Result<Task>,
+) -> Result<(Task, Dtype, Option<Duration>)> {
+    // SAFETY: by the caller's promise.
+    let options = unsafe { options_of(options) }?;
+    let mut arguments = Arguments::new(communicator, dtype)?;
+    arguments.premul_factor = options.premul_factor;
+    Ok((task(&arguments)?, arguments.dtype, ffi::timeout(options.timeout_ns)?))
+}
+
+/// Copies `count` elements of `buffer` on `root` to `buffer` on every other rank. `options` and
+/// `work` as for `fc_comm_all_reduce`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_broadcast(
+    comm: *mut fc_comm,
+    buffer: *mut c_void,
+    count: usize,
+    dtype: fc_dtype,
+    root: i32,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::Broadcast, dtype, options, work, |arguments| {
+            let root = arguments.rank("root", root)?;
+            let buffer = arguments.region("buffer", buffer, count)?;
+            Ok(Task::Collective(Collective::Broadcast { buffer, root }))
+        })
+    }
+}
+
+/// Combines `count` elements of every rank with `op`; every rank gets the same bits in `output`,
+/// which may be `input` but not overlap it otherwise.
+///
+/// Every operation ends with `options` (NULL: all defaults) and `work`. `work` NULL: the operation
+/// runs on this thread and its status is returned. Otherwise it is only started: a failure to start
+/// is returned, and `*work` receives an owned work. Buffers stay valid until it is complete.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_all_reduce(
+    comm: *mut fc_comm,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: fc_dtype,
+    op: fc_reduce_op,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::AllReduce, dtype, options, work, |arguments| {
+            let op = arguments.reduce_op(op)?;
+            let input = arguments.region("input", input, count)?;
+            let output = arguments.region("output", output, count)?;
+            Ok(Task::Collective(Collective::AllReduce { input, output, op }))
+        })
+    }
+}
+
+/// Combines `count` elements of every rank with `op` into `output` on `root`. `output` may be
+/// `input`, and NULL on the other ranks, where it is not touched.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_reduce(
+    comm: *mut fc_comm,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: fc_dtype,
+    op: fc_reduce_op,
+    root: i32,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::Reduce, dtype, options, work, |arguments| {
+            let (op, root) = (arguments.reduce_op(op)?, arguments.rank("root", root)?);
+            let input = arguments.region("input", input, count)?;
+            let output = arguments
+                .is_root(root)
+                .then(|| arguments.region("output", output, count))
+                .transpose()?;
+            Ok(Task::Collective(Collective::Reduce { input, output, op, root }))
+        })
+    }
+}
+
+/// Copies `count` elements of every rank to `output`, which holds `size * count` elements in rank
+/// order. `input` may be its own part of `output`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_all_gather(
+    comm: *mut fc_comm,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: fc_dtype,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::AllGather, dtype, options, work, |arguments| {
+            let input = arguments.region("input", input, count)?;
+            let outputs = arguments.parts("output", output, count)?;
+            Ok(Task::Collective(Collective::AllGather { input, outputs }))
+        })
+    }
+}
+
+/// Like `fc_comm_all_gather` with `counts[r]` elements from rank r into `outputs[r]`; both lists
+/// have one entry per rank, and `counts` is the same on every rank. `input` holds `counts[rank]`
+/// elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_all_gather_v(
+    comm: *mut fc_comm,
+    input: *const c_void,
+    outputs: *const *mut c_void,
+    counts: *const usize,
+    dtype: fc_dtype,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::AllGather, dtype, options, work, |arguments| {
+            let outputs = arguments.buffers_v("outputs", outputs.cast(), counts)?;
+            let own = ffi::list(counts, arguments.size(), "counts")?;
+            let own = own[arguments.communicator.rank().index()];
+            let input = arguments.region("input", input, own)?;
+            Ok(Task::Collective(Collective::AllGather { input, outputs }))
+        })
+    }
+}
+
+/// Combines with `op` and gives rank r the r-th part: `input` holds `size * count` elements,
+/// `output` `count`. `output` may be its own part of `input`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_reduce_scatter(
+    comm: *mut fc_comm,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: fc_dtype,
+    op: fc_reduce_op,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::ReduceScatter, dtype, options, work, |arguments| {
+            let op = arguments.reduce_op(op)?;
+            let inputs = arguments.parts("input", input, count)?;
+            let output = arguments.region("output", output, count)?;
+            Ok(Task::Collective(Collective::ReduceScatter { inputs, output, op }))
+        })
+    }
+}
+
+/// Like `fc_comm_reduce_scatter` with a part of `counts[r]` elements at `inputs[r]` for rank r;
+/// both lists have one entry per rank, and `counts` is the same on every rank. `output` holds
+/// `counts[rank]` elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_reduce_scatter_v(
+    comm: *mut fc_comm,
+    inputs: *const *const c_void,
+    counts: *const usize,
+    output: *mut c_void,
+    dtype: fc_dtype,
+    op: fc_reduce_op,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::ReduceScatter, dtype, options, work, |arguments| {
+            let op = arguments.reduce_op(op)?;
+            let inputs = arguments.buffers_v("inputs", inputs, counts)?;
+            let own = ffi::list(counts, arguments.size(), "counts")?;
+            let own = own[arguments.communicator.rank().index()];
+            let output = arguments.region("output", output, own)?;
+            Ok(Task::Collective(Collective::ReduceScatter { inputs, output, op }))
+        })
+    }
+}
+
+/// Sends the r-th part of `input` to rank r and receives rank r's part for this rank as the r-th
+/// part of `output`; parts have `count` elements. The buffers do not overlap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_all_to_all(
+    comm: *mut fc_comm,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: fc_dtype,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::AllToAll, dtype, options, work, |arguments| {
+            let inputs = arguments.parts("input", input, count)?;
+            let outputs = arguments.parts("output", output, count)?;
+            Ok(Task::Collective(Collective::AllToAll { inputs, outputs }))
+        })
+    }
+}
+
+/// Like `fc_comm_all_to_all` with `input_counts[r]` elements at `inputs[r]` for rank r and
+/// `output_counts[r]` elements from rank r into `outputs[r]`. What one rank gives another must be
+/// what the other expects.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_all_to_all_v(
+    comm: *mut fc_comm,
+    inputs: *const *const c_void,
+    input_counts: *const usize,
+    outputs: *const *mut c_void,
+    output_counts: *const usize,
+    dtype: fc_dtype,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::AllToAll, dtype, options, work, |arguments| {
+            let inputs = arguments.buffers_v("inputs", inputs, input_counts)?;
+            let outputs = arguments.buffers_v("outputs", outputs.cast(), output_counts)?;
+            Ok(Task::Collective(Collective::AllToAll { inputs, outputs }))
+        })
+    }
+}
+
+/// Copies `count` elements of rank r to `outputs[r]` on `root`; `outputs` may be NULL on the other
+/// ranks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_gather(
+    comm: *mut fc_comm,
+    input: *const c_void,
+    count: usize,
+    outputs: *const *mut c_void,
+    dtype: fc_dtype,
+    root: i32,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::Gather, dtype, options, work, |arguments| {
+            let root = arguments.rank("root", root)?;
+            let input = arguments.region("input", input, count)?;
+            let outputs = arguments.at_root("outputs", root, outputs.cast(), count)?;
+            Ok(Task::Collective(Collective::Gather { input, outputs, root }))
+        })
+    }
+}
+
+/// Copies `count` elements of `inputs[r]` on `root` to `output` on rank r; `inputs` may be NULL on
+/// the other ranks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_scatter(
+    comm: *mut fc_comm,
+    inputs: *const *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: fc_dtype,
+    root: i32,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::Scatter, dtype, options, work, |arguments| {
+            let root = arguments.rank("root", root)?;
+            let inputs = arguments.at_root("inputs", root, inputs, count)?;
+            let output = arguments.region("output", output, count)?;
+            Ok(Task::Collective(Collective::Scatter { inputs, output, root }))
+        })
+    }
+}
+
+impl Arguments<'_> {
+    /// A list of buffers of `count` elements that only the root gives.
+    ///
+    /// # Safety
+    /// On the root, `buffers` is NULL or as long as the communicator has ranks.
+    unsafe fn at_root(
+        &self,
+        name: &'static str,
+        root: GroupRank,
+        buffers: *const *const c_void,
+        count: usize,
+    ) -> Result<Option<Regions>> {
+        if !self.is_root(root) {
+            return Ok(None);
+        }
+        // SAFETY: by the caller's promise.
+        let buffers = unsafe { ffi::list(buffers, self.size(), name) }?;
+        self.buffers(name, buffers, |_| count).map(Some)
+    }
+}
+
+/// Sends `count` elements to rank `dst`, which may be this rank. Sends and receives are matched by
+/// (peer, tag), first in first out, whatever else is pending.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_send(
+    comm: *mut fc_comm,
+    buffer: *const c_void,
+    count: usize,
+    dtype: fc_dtype,
+    dst: i32,
+    tag: u32,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::Send, dtype, options, work, |arguments| {
+            let to = arguments.rank("dst", dst)?;
+            let buffer = arguments.region("buffer", buffer, count)?;
+            Ok(Task::PointToPoint(PointToPoint::Send { buffer, to, tag }))
+        })
+    }
+}
+
+/// Receives `count` elements from rank `src`, or with `FC_ANY_SOURCE` from whichever rank sends
+/// first; `fc_work_source` tells which. A time-out or a cancel leaves the communicator usable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_recv(
+    comm: *mut fc_comm,
+    buffer: *mut c_void,
+    count: usize,
+    dtype: fc_dtype,
+    src: i32,
+    tag: u32,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::Recv, dtype, options, work, |arguments| {
+            let from = source_of(arguments, src)?;
+            let buffer = arguments.region("buffer", buffer, count)?;
+            Ok(Task::PointToPoint(PointToPoint::Recv { buffer, from, tag }))
+        })
+    }
+}
+
+/// Completes when every rank has called it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_barrier(
+    comm: *mut fc_comm,
+    options: *const fc_op_options,
+    work: *mut *mut fc_work,
+) -> fc_status {
+    // SAFETY: the pointers are what the header asks for.
+    unsafe {
+        operate(comm, Operation::Barrier, FC_DTYPE_BYTE, options, work, |_| {
+            Ok(Task::Collective(Collective::Barrier))
+        })
+    }
+}
