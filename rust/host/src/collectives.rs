@@ -1,0 +1,163 @@
+//! Collectives as programs: which rank moves and combines what, in which order.
+//!
+//! Pure: lengths in, steps out. Every rank computes its own program, and the programs of a group fit
+//! because each message's sender and receiver derive its part and its length alike. A reduction
+//! always combines in rank order on one rank, which hands out the result, so that all ranks hold the
+//! same bits. Must not know links, locks, time or how memory is reached.
+
+mod all_gather;
+mod all_reduce;
+mod all_to_all;
+mod barrier;
+mod broadcast;
+mod builder;
+mod gather;
+mod pipeline;
+mod reduce;
+mod reduce_scatter;
+mod scatter;
+mod slices;
+#[cfg(test)]
+mod tests;
+
+use ferrocomm_core::call::{Collective, Region, Regions};
+use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::error::{Error, ErrorKind, Result};
+use ferrocomm_core::ids::GroupRank;
+use ferrocomm_core::reduce_op::ReduceOp;
+use ferrocomm_core::reduction::Reduction;
+
+use crate::program::{Limits, Program};
+use builder::Builder;
+
+/// No slice is cut into more pieces than this.
+const MAX_PIECES: usize = 4096;
+
+/// What every algorithm knows of the group and the call.
+#[derive(Clone, Copy)]
+struct Scene<'a> {
+    me: usize,
+    size: usize,
+    dtype: Dtype,
+    limits: &'a Limits,
+}
+
+impl Scene<'_> {
+    /// The other ranks in the order in which this one sends: the next one first, so that at any
+    /// moment the ranks of a group send to different ones.
+    fn receivers(self) -> impl Iterator<Item = usize> {
+        (1..self.size).map(move |step| (self.me + step) % self.size)
+    }
+
+    /// The other ranks in the order in which their messages are likely to come.
+    fn senders(self) -> impl Iterator<Item = usize> {
+        (1..self.size).map(move |step| (self.me + self.size - step) % self.size)
+    }
+
+    /// How to combine the inputs of all ranks.
+    fn reduction(self, op: ReduceOp) -> Result<Reduction> {
+        Reduction::new(op, self.dtype, self.size)
+    }
+
+    /// Length of the pieces into which slices of at most `longest` bytes are cut: whole elements.
+    /// Giant slices get longer pieces, so that a program stays small.
+    fn piece(self, longest: usize) -> usize {
+        let element = self.dtype.size();
+        let usual = self.limits.piece / element;
+        let least = longest.div_ceil(MAX_PIECES).div_ceil(element);
+        usual.max(least).max(1) * element
+    }
+}
+
+/// The program of `rank` in a group of `size` ranks for `collective` on elements of `dtype`.
+///
+/// # Errors
+/// `InvalidArgument` when regions do not fit each other, `Unsupported` when the reduction is not in
+/// the table. Nothing has moved then.
+pub(crate) fn program(
+    collective: &Collective,
+    dtype: Dtype,
+    rank: GroupRank,
+    size: usize,
+    limits: &Limits,
+) -> Result<Program> {
+    let scene = Scene { me: rank.index(), size, dtype, limits };
+    let mut builder = Builder::default();
+    let b = &mut builder;
+    match collective {
+        Collective::Broadcast { buffer, root } => broadcast::build(b, scene, *buffer, root.index()),
+        Collective::AllReduce { input, output, op } => {
+            same_length(*input, *output)?;
+            all_reduce::build(b, scene, *input, *output, scene.reduction(*op)?);
+        }
+        Collective::Reduce { input, output, op, root } => {
+            let output = on_root(scene, root.index(), output.as_ref())?.copied();
+            if let Some(output) = output {
+                same_length(*input, output)?;
+            }
+            reduce::build(b, scene, *input, output, scene.reduction(*op)?, root.index());
+        }
+        Collective::AllGather { input, outputs } => {
+            same_length(*input, region_of(outputs, scene.me, size)?)?;
+            all_gather::build(b, scene, *input, outputs);
+        }
+        Collective::ReduceScatter { inputs, output, op } => {
+            same_length(region_of(inputs, scene.me, size)?, *output)?;
+            reduce_scatter::build(b, scene, inputs, *output, scene.reduction(*op)?);
+        }
+        Collective::AllToAll { inputs, outputs } => {
+            same_length(
+                region_of(inputs, scene.me, size)?,
+                region_of(outputs, scene.me, size)?,
+            )?;
+            all_to_all::build(b, scene, inputs, outputs);
+        }
+        Collective::Gather { input, outputs, root } => {
+            let outputs = on_root(scene, root.index(), outputs.as_ref())?;
+            if let Some(outputs) = outputs {
+                same_length(*input, region_of(outputs, scene.me, size)?)?;
+            }
+            gather::build(b, scene, *input, outputs, root.index());
+        }
+        Collective::Scatter { inputs, output, root } => {
+            let inputs = on_root(scene, root.index(), inputs.as_ref())?;
+            if let Some(inputs) = inputs {
+                same_length(region_of(inputs, scene.me, size)?, *output)?;
+            }
+            scatter::build(b, scene, inputs, *output, root.index());
+        }
+        Collective::Barrier => barrier::build(b, scene),
+    }
+    Ok(builder.finish())
+}
+
+fn same_length(given: Region, wanted: Region) -> Result<()> {
+    if given.bytes == wanted.bytes {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidArgument, "input and output differ in length")
+        .got(format!("{} bytes of input", given.bytes))
+        .expected(format!("{} bytes, as many as the output", wanted.bytes)))
+}
+
+/// The region of `rank`, after a look at how many there are.
+fn region_of(regions: &Regions, rank: usize, size: usize) -> Result<Region> {
+    let fits = match regions {
+        Regions::Equal { whole, each } => whole.bytes == each * size,
+        Regions::List(list) => list.len() == size,
+    };
+    if fits {
+        return Ok(regions.of(rank));
+    }
+    Err(Error::new(ErrorKind::InvalidArgument, "the buffers are not one per rank")
+        .expected(format!("{size} buffers")))
+}
+
+/// What the root alone has; elsewhere nothing, whatever was passed.
+fn on_root<'a, T>(scene: Scene<'_>, root: usize, given: Option<&'a T>) -> Result<Option<&'a T>> {
+    match given {
+        _ if scene.me != root => Ok(None),
+        Some(given) => Ok(Some(given)),
+        None => Err(Error::new(ErrorKind::InvalidArgument, "the root has no buffer for the group")),
+    }
+}
