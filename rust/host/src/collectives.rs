@@ -81,7 +81,12 @@ pub(crate) fn program(
     size: usize,
     limits: &Limits,
 ) -> Result<Program> {
-    let scene = Scene { me: rank.index(), size, dtype, limits };
+    let scene = Scene {
+        me: rank.index(),
+        size,
+        dtype,
+        limits,
+    };
     let mut builder = Builder::default();
     let b = &mut builder;
     match collective {
@@ -90,12 +95,24 @@ pub(crate) fn program(
             same_length(*input, *output)?;
             all_reduce::build(b, scene, *input, *output, scene.reduction(*op)?);
         }
-        Collective::Reduce { input, output, op, root } => {
+        Collective::Reduce {
+            input,
+            output,
+            op,
+            root,
+        } => {
             let output = on_root(scene, root.index(), output.as_ref())?.copied();
             if let Some(output) = output {
                 same_length(*input, output)?;
             }
-            reduce::build(b, scene, *input, output, scene.reduction(*op)?, root.index());
+            reduce::build(
+                b,
+                scene,
+                *input,
+                output,
+                scene.reduction(*op)?,
+                root.index(),
+            );
         }
         Collective::AllGather { input, outputs } => {
             same_length(*input, region_of(outputs, scene.me, size)?)?;
@@ -112,14 +129,22 @@ pub(crate) fn program(
             )?;
             all_to_all::build(b, scene, inputs, outputs);
         }
-        Collective::Gather { input, outputs, root } => {
+        Collective::Gather {
+            input,
+            outputs,
+            root,
+        } => {
             let outputs = on_root(scene, root.index(), outputs.as_ref())?;
             if let Some(outputs) = outputs {
                 same_length(*input, region_of(outputs, scene.me, size)?)?;
             }
             gather::build(b, scene, *input, outputs, root.index());
         }
-        Collective::Scatter { inputs, output, root } => {
+        Collective::Scatter {
+            inputs,
+            output,
+            root,
+        } => {
             let inputs = on_root(scene, root.index(), inputs.as_ref())?;
             if let Some(inputs) = inputs {
                 same_length(region_of(inputs, scene.me, size)?, *output)?;
@@ -135,9 +160,12 @@ fn same_length(given: Region, wanted: Region) -> Result<()> {
     if given.bytes == wanted.bytes {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::InvalidArgument, "input and output differ in length")
-        .got(format!("{} bytes of input", given.bytes))
-        .expected(format!("{} bytes, as many as the output", wanted.bytes)))
+    Err(Error::new(
+        ErrorKind::InvalidArgument,
+        "input and output differ in length",
+    )
+    .got(format!("{} bytes of input", given.bytes))
+    .expected(format!("{} bytes, as many as the output", wanted.bytes)))
 }
 
 /// The region of `rank`, after a look at how many there are.
@@ -149,8 +177,11 @@ fn region_of(regions: &Regions, rank: usize, size: usize) -> Result<Region> {
     if fits {
         return Ok(regions.of(rank));
     }
-    Err(Error::new(ErrorKind::InvalidArgument, "the buffers are not one per rank")
-        .expected(format!("{size} buffers")))
+    Err(Error::new(
+        ErrorKind::InvalidArgument,
+        "the buffers are not one per rank",
+    )
+    .expected(format!("{size} buffers")))
 }
 
 /// What the root alone has; elsewhere nothing, whatever was passed.
@@ -158,6 +189,9 @@ fn on_root<'a, T>(scene: Scene<'_>, root: usize, given: Option<&'a T>) -> Result
     match given {
         _ if scene.me != root => Ok(None),
         Some(given) => Ok(Some(given)),
-        None => Err(Error::new(ErrorKind::InvalidArgument, "the root has no buffer for the group")),
+        None => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "the root has no buffer for the group",
+        )),
     }
 }

@@ -20,22 +20,26 @@ pub(super) fn build(
     let output = Place::Client(output);
     let length = bytes(output);
     if scene.size == 1 || length <= scene.limits.one_shot {
-        return one_shot(b, scene, input, output, &reduction);
+        return one_shot(b, scene, input, output, reduction);
     }
     let cuts = slices(length, scene.dtype.size(), scene.size);
-    let cut = |place| cuts.iter().map(|range| slice(place, range.start, range.len())).collect();
-    pipeline::build(b, scene, &reduction, cut(input), Finished::Spread(cut(output)));
+    let cut = |place| {
+        cuts.iter()
+            .map(|range| slice(place, range.start, range.len()))
+            .collect()
+    };
+    pipeline::build(
+        b,
+        scene,
+        reduction,
+        cut(input),
+        Finished::Spread(cut(output)),
+    );
 }
 
 /// Everyone sends all it has to everyone. Also of zero bytes, so that ranks whose lengths differ
 /// notice.
-fn one_shot(
-    b: &mut Builder,
-    scene: Scene<'_>,
-    input: Place,
-    output: Place,
-    reduction: &Reduction,
-) {
+fn one_shot(b: &mut Builder, scene: Scene<'_>, input: Place, output: Place, reduction: Reduction) {
     let length = bytes(output);
     let mut operands = vec![input; scene.size];
     for rank in scene.senders() {

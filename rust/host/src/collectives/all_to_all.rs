@@ -33,10 +33,15 @@ fn apart(b: &mut Builder, scene: Scene<'_>, inputs: &Regions, outputs: &Regions)
     let hull = hull(&outputs);
     let apart = |rank: usize| {
         let input = inputs.of(rank);
-        if input.address >= hull.address + hull.bytes || input.address + input.bytes <= hull.address {
+        if input.address >= hull.address + hull.bytes || input.address + input.bytes <= hull.address
+        {
             return Place::Client(input);
         }
-        let own = if rank == me { outputs[me] } else { Region::EMPTY };
+        let own = if rank == me {
+            outputs[me]
+        } else {
+            Region::EMPTY
+        };
         b.apart(input, own, outputs.iter().copied())
     };
     (0..size).map(apart).collect()
@@ -46,6 +51,12 @@ fn apart(b: &mut Builder, scene: Scene<'_>, inputs: &Regions, outputs: &Regions)
 fn hull(regions: &[Region]) -> Region {
     let used = || regions.iter().filter(|region| region.bytes > 0);
     let start = used().map(|region| region.address).min().unwrap_or(0);
-    let end = used().map(|region| region.address + region.bytes).max().unwrap_or(0);
-    Region { address: start, bytes: end - start }
+    let end = used()
+        .map(|region| region.address + region.bytes)
+        .max()
+        .unwrap_or(0);
+    Region {
+        address: start,
+        bytes: end - start,
+    }
 }

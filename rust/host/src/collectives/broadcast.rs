@@ -17,9 +17,15 @@ pub(super) fn build(b: &mut Builder, scene: Scene<'_>, buffer: Region, root: usi
     let cuts = slices(buffer.bytes, scene.dtype.size(), scene.size - 1);
     let longest = cuts.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
     let piece = scene.piece(longest);
-    let cut: Vec<Vec<Place>> =
-        cuts.iter().map(|range| pieces(slice(place, range.start, range.len()), piece)).collect();
-    if scene.me == root { hand_out(b, scene, &cut) } else { pass_on(b, scene, root, &cut) }
+    let cut: Vec<Vec<Place>> = cuts
+        .iter()
+        .map(|range| pieces(slice(place, range.start, range.len()), piece))
+        .collect();
+    if scene.me == root {
+        hand_out(b, scene, &cut)
+    } else {
+        pass_on(b, scene, root, &cut)
+    }
 }
 
 /// Binomial tree over the distance from the root: a rank hears from the one at its distance without

@@ -17,9 +17,15 @@ const LINE: usize = 64;
 pub(super) fn slice(place: Place, offset: usize, bytes: usize) -> Place {
     match place {
         Place::Client(region) => Place::Client(region.slice(offset, bytes)),
-        Place::Scratch { offset: start, bytes: whole } => {
+        Place::Scratch {
+            offset: start,
+            bytes: whole,
+        } => {
             debug_assert!(offset + bytes <= whole);
-            Place::Scratch { offset: start + offset, bytes }
+            Place::Scratch {
+                offset: start + offset,
+                bytes,
+            }
         }
     }
 }
@@ -51,13 +57,21 @@ impl Builder {
 
     /// Starts a send.
     pub(super) fn send(&mut self, to: usize, part: u32, from: Place) {
-        self.program.steps.push(Step::Send { to: rank(to), part, from });
+        self.program.steps.push(Step::Send {
+            to: rank(to),
+            part,
+            from,
+        });
         self.transfers += 1;
     }
 
     /// Starts a receive.
     pub(super) fn recv(&mut self, from: usize, part: u32, into: Place) {
-        self.program.steps.push(Step::Recv { from: rank(from), part, into });
+        self.program.steps.push(Step::Recv {
+            from: rank(from),
+            part,
+            into,
+        });
         self.transfers += 1;
     }
 
@@ -77,15 +91,25 @@ impl Builder {
 
     /// Combines `operands`, in rank order, into `output`. An operand that is the output itself is
     /// recognised; others are apart from it.
-    pub(super) fn reduce(&mut self, reduction: &Reduction, operands: &[Place], output: Place) {
+    pub(super) fn reduce(&mut self, reduction: Reduction, operands: &[Place], output: Place) {
         if bytes(output) == 0 {
             return;
         }
         let operands = operands
             .iter()
-            .map(|&place| if place == output { Operand::Output } else { Operand::At(place) })
+            .map(|&place| {
+                if place == output {
+                    Operand::Output
+                } else {
+                    Operand::At(place)
+                }
+            })
             .collect();
-        self.program.steps.push(Step::Reduce { reduction: reduction.clone(), operands, output });
+        self.program.steps.push(Step::Reduce {
+            reduction,
+            operands,
+            output,
+        });
     }
 
     /// New scratch memory.

@@ -32,7 +32,7 @@ pub(super) enum Finished {
 /// A reduction in slices.
 struct Pipeline<'a> {
     scene: Scene<'a>,
-    reduction: &'a Reduction,
+    reduction: Reduction,
     /// what this rank contributes to each rank's slice
     inputs: Vec<Place>,
     finished: Finished,
@@ -45,12 +45,19 @@ struct Pipeline<'a> {
 pub(super) fn build(
     b: &mut Builder,
     scene: Scene<'_>,
-    reduction: &Reduction,
+    reduction: Reduction,
     inputs: Vec<Place>,
     finished: Finished,
 ) {
     let longest = inputs.iter().map(|input| bytes(*input)).max().unwrap_or(0);
-    Pipeline { scene, reduction, inputs, finished, piece: scene.piece(longest) }.build(b);
+    Pipeline {
+        scene,
+        reduction,
+        inputs,
+        finished,
+        piece: scene.piece(longest),
+    }
+    .build(b);
 }
 
 /// The transfers of one round, by number.
@@ -103,7 +110,9 @@ impl Pipeline<'_> {
         let Scene { me, size, .. } = self.scene;
         let length = self.piece.min(bytes(self.inputs[me]));
         let half = |b: &mut Builder| {
-            (0..size).map(|rank| b.scratch(if rank == me { 0 } else { length })).collect()
+            (0..size)
+                .map(|rank| b.scratch(if rank == me { 0 } else { length }))
+                .collect()
         };
         (0..self.pieces(me).min(2)).map(|_| half(b)).collect()
     }
@@ -114,7 +123,9 @@ impl Pipeline<'_> {
         match &self.finished {
             Finished::Gather { root, .. } if *root != me => {
                 let length = self.piece.min(bytes(self.inputs[me]));
-                (0..self.pieces(me).min(2)).map(|_| b.scratch(length)).collect()
+                (0..self.pieces(me).min(2))
+                    .map(|_| b.scratch(length))
+                    .collect()
             }
             _ => Vec::new(),
         }
@@ -136,7 +147,10 @@ impl Pipeline<'_> {
                 b.send(rank, raw(round), self.piece(self.inputs[rank], round));
             }
         }
-        Round { received: before..between, sent: between..b.mark() }
+        Round {
+            received: before..between,
+            sent: between..b.mark(),
+        }
     }
 
     /// Combines piece `round` of the own slice and says where the result is.
@@ -156,7 +170,13 @@ impl Pipeline<'_> {
             Finished::Gather { .. } => slice(slots[round % 2], 0, bytes(own)),
         };
         let operands: Vec<Place> = (0..size)
-            .map(|rank| if rank == me { own } else { slice(halves[round % 2][rank], 0, bytes(own)) })
+            .map(|rank| {
+                if rank == me {
+                    own
+                } else {
+                    slice(halves[round % 2][rank], 0, bytes(own))
+                }
+            })
             .collect();
         b.reduce(self.reduction, &operands, result);
         result

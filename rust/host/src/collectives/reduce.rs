@@ -25,18 +25,28 @@ pub(super) fn build(
     let output = output.map(Place::Client);
     if scene.size == 1 || length <= scene.limits.one_shot {
         return match output {
-            Some(output) => to_root(b, scene, input, output, &reduction),
+            Some(output) => to_root(b, scene, input, output, reduction),
             None => b.send(root, 0, input),
         };
     }
     let cuts = slices(length, scene.dtype.size(), scene.size);
-    let cut = |place| cuts.iter().map(|range| slice(place, range.start, range.len())).collect();
+    let cut = |place| {
+        cuts.iter()
+            .map(|range| slice(place, range.start, range.len()))
+            .collect()
+    };
     let places = output.map_or_else(Vec::new, cut);
-    pipeline::build(b, scene, &reduction, cut(input), Finished::Gather { root, places });
+    pipeline::build(
+        b,
+        scene,
+        reduction,
+        cut(input),
+        Finished::Gather { root, places },
+    );
 }
 
 /// The root's side of a small reduce.
-fn to_root(b: &mut Builder, scene: Scene<'_>, input: Place, output: Place, reduction: &Reduction) {
+fn to_root(b: &mut Builder, scene: Scene<'_>, input: Place, output: Place, reduction: Reduction) {
     let length = bytes(output);
     let mut operands = vec![input; scene.size];
     for rank in scene.senders() {

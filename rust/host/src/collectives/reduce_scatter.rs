@@ -29,5 +29,5 @@ pub(super) fn build(
     };
     let inputs = (0..scene.size).map(|rank| apart(b, rank)).collect();
     let finished = Finished::Keep(Place::Client(output));
-    pipeline::build(b, scene, &reduction, inputs, finished);
+    pipeline::build(b, scene, reduction, inputs, finished);
 }

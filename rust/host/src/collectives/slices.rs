@@ -9,7 +9,11 @@ const LINE: usize = 64;
 /// Byte ranges of `parts` slices of `bytes` bytes of elements of `element` bytes: whole elements,
 /// in order, nearly equal, some of them empty when there are fewer elements than parts.
 pub(super) fn slices(bytes: usize, element: usize, parts: usize) -> Vec<Range<usize>> {
-    let grain = if bytes >= parts * LINE * 4 { LINE } else { element };
+    let grain = if bytes >= parts * LINE * 4 {
+        LINE
+    } else {
+        element
+    };
     let grains = bytes / grain;
     let each = grains / parts;
     let longer = grains % parts;
@@ -17,7 +21,11 @@ pub(super) fn slices(bytes: usize, element: usize, parts: usize) -> Vec<Range<us
     (0..parts)
         .map(|part| {
             let length = (each + usize::from(part < longer)) * grain;
-            let end = if part + 1 == parts { bytes } else { start + length };
+            let end = if part + 1 == parts {
+                bytes
+            } else {
+                start + length
+            };
             let slice = start..end;
             start = end;
             slice
