@@ -1,0 +1,247 @@
+#include "backend_wrapper.hpp"
+
+namespace ferrocomm {
+
+BackendWrapper::BackendWrapper(std::shared_ptr<TorchComm> comm)
+    : c10d::Backend(comm->rank(), comm->size()),
+      comm_(std::move(comm)),
+      options_(c10::make_intrusive<BackendOptions>(comm_->backend(), comm_->timeout())) {
+  options_->group_name = comm_->name();
+}
+
+void BackendWrapper::setTimeout(std::chrono::milliseconds timeout) {
+  comm_->set_timeout(timeout);
+  options_->timeout = timeout;
+}
+
+c10d::ErrorType BackendWrapper::getError() {
+  return comm_->state() == "failed" ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+}
+
+c10::intrusive_ptr<c10d::Backend> BackendWrapper::split(
+    const c10::intrusive_ptr<c10d::Store>& /*store*/, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  const std::string name = opts ? opts->group_name : std::string();
+  const auto timeout = opts ? opts->timeout : comm_->timeout();
+  auto part = comm_->split(ranks, name == comm_->name() ? std::string() : name, timeout);
+  if (!part) return nullptr;
+  return c10::make_intrusive<BackendWrapper>(std::move(part));
+}
+
+// ---- from torch's arguments to ours
+
+template <typename Opts>
+CallOptions BackendWrapper::call_of(const Opts& opts) {
+  CallOptions call;
+  if (opts.timeout != c10d::kUnsetTimeout) call.timeout = opts.timeout;
+  call.async = opts.asyncOp;
+  if (auto batch = coalescing()) {
+    call.async = true;
+    call.group = batch->group();
+  }
+  return call;
+}
+
+const at::Tensor& BackendWrapper::only(const char* operation, const char* argument,
+                                       const Tensors& tensors) {
+  if (tensors.size() == 1) return tensors.front();
+  throw_invalid(comm_->site(operation), {std::string(argument) + " has the wrong length",
+                                         std::to_string(tensors.size()) + " tensors", "1", ""});
+}
+
+const Tensors& BackendWrapper::only_list(const char* operation, const char* argument,
+                                         const TensorLists& lists) {
+  static const Tensors none;
+  if (lists.empty()) return none;  // what a rank that is not the root passes, in one of two forms
+  if (lists.size() == 1) return lists.front();
+  throw_invalid(comm_->site(operation), {std::string(argument) + " has the wrong length",
+                                         std::to_string(lists.size()) + " lists", "1", ""});
+}
+
+uint32_t BackendWrapper::checked_tag(const char* operation, int tag) {
+  if (tag >= 0) return static_cast<uint32_t>(tag);
+  throw_invalid(comm_->site(operation),
+                {"the tag is negative", std::to_string(tag), "0 or more", ""});
+}
+
+// ---- collectives
+
+BackendWrapper::BaseWork BackendWrapper::broadcast(Tensors& tensors,
+                                                   const c10d::BroadcastOptions& opts) {
+  return comm_->broadcast(only("broadcast", "tensor list", tensors),
+                          static_cast<int>(opts.rootRank), call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::allreduce(Tensors& tensors,
+                                                   const c10d::AllreduceOptions& opts) {
+  only("all_reduce", "tensor list", tensors);
+  return comm_->all_reduce(tensors, opts.reduceOp, call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+  return comm_->all_reduce(tensors, opts.reduceOp, call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  return comm_->reduce(only("reduce", "tensor list", tensors), static_cast<int>(opts.rootRank),
+                       opts.reduceOp, call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::allgather(TensorLists& outputs, Tensors& inputs,
+                                                   const c10d::AllgatherOptions& opts) {
+  return comm_->all_gather(only_list("all_gather", "output list", outputs),
+                           only("all_gather", "input list", inputs), call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                         const c10d::AllgatherOptions& opts) {
+  return comm_->all_gather_single({output}, {input}, call_of(opts));
+}
+
+// `outputs[r][i]` receives rank r's `inputs[i]`.
+BackendWrapper::BaseWork BackendWrapper::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                                             const c10d::AllgatherOptions& opts) {
+  const auto site = comm_->site("all_gather_coalesced");
+  for (const auto& list : outputs) {
+    if (list.size() != inputs.size()) {
+      throw_invalid(site, {"an output list has the wrong length", std::to_string(list.size()),
+                           std::to_string(inputs.size()), ""});
+    }
+  }
+  Operation operation(*comm_, c10d::OpType::ALLGATHER_COALESCED, site.operation, call_of(opts));
+  CallOptions call = call_of(opts);
+  call.async = true;
+  call.group = operation.state();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Tensors row;
+    for (const auto& list : outputs) row.push_back(list[i]);
+    comm_->all_gather(row, inputs[i], call);
+  }
+  return operation.finish();
+}
+
+BackendWrapper::BaseWork BackendWrapper::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  return comm_->all_gather_single(outputs, inputs, call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::gather(TensorLists& outputs, Tensors& inputs,
+                                                const c10d::GatherOptions& opts) {
+  return comm_->gather(only_list("gather", "output list", outputs),
+                       only("gather", "input list", inputs), static_cast<int>(opts.rootRank),
+                       call_of(opts));
+}
+
+#if TORCH_VERSION_MINOR >= 14
+BackendWrapper::BaseWork BackendWrapper::gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                            const c10d::GatherOptions& opts) {
+  return comm_->gather_single(output, input, static_cast<int>(opts.rootRank), call_of(opts));
+}
+#endif
+
+BackendWrapper::BaseWork BackendWrapper::scatter(Tensors& outputs, TensorLists& inputs,
+                                                 const c10d::ScatterOptions& opts) {
+  return comm_->scatter(only("scatter", "output list", outputs),
+                        only_list("scatter", "input list", inputs), static_cast<int>(opts.rootRank),
+                        call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                                        const c10d::ReduceScatterOptions& opts) {
+  return comm_->reduce_scatter(only("reduce_scatter", "output list", outputs),
+                               only_list("reduce_scatter", "input list", inputs), opts.reduceOp,
+                               call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
+  return comm_->reduce_scatter_single({output}, {input}, opts.reduceOp, call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
+  return comm_->reduce_scatter_single(outputs, inputs, opts.reduceOp, call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                       Splits& output_splits, Splits& input_splits,
+                                                       const c10d::AllToAllOptions& opts) {
+  return comm_->all_to_all_single(output, input, output_splits, input_splits, call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::alltoall(Tensors& outputs, Tensors& inputs,
+                                                  const c10d::AllToAllOptions& opts) {
+  return comm_->all_to_all(outputs, inputs, call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::barrier(const c10d::BarrierOptions& opts) {
+  return comm_->barrier(call_of(opts));
+}
+
+void BackendWrapper::monitoredBarrier(const c10d::BarrierOptions& opts, bool name_all) {
+  const auto timeout =
+      opts.timeout == c10d::kUnsetTimeout ? std::chrono::milliseconds(0) : opts.timeout;
+  monitored_barrier(*comm_, timeout, name_all, monitored_barriers_++);
+}
+
+// ---- point to point; always asynchronous, as torch waits for what it gets
+
+BackendWrapper::BaseWork BackendWrapper::send(Tensors& tensors, int peer, int tag) {
+  const auto& tensor = only("send", "tensor list", tensors);
+  const uint32_t checked = checked_tag("send", tag);
+  if (auto batch = coalescing()) return batch->send(tensor, peer, checked);
+  return comm_->send(tensor, peer, checked, {});
+}
+
+BackendWrapper::BaseWork BackendWrapper::recv(Tensors& tensors, int peer, int tag) {
+  const auto& tensor = only("recv", "tensor list", tensors);
+  const uint32_t checked = checked_tag("recv", tag);
+  // The engine would read -1 as "any source", which torch has a call of its own for.
+  if (peer < 0) {
+    throw_invalid(comm_->site("recv"), {"the source is no rank", std::to_string(peer),
+                                        "0 to " + std::to_string(getSize() - 1), ""});
+  }
+  if (auto batch = coalescing()) return batch->recv(tensor, peer, checked);
+  return comm_->recv(tensor, peer, checked, {});
+}
+
+BackendWrapper::BaseWork BackendWrapper::recvAnysource(Tensors& tensors, int tag) {
+  const auto& tensor = only("recv", "tensor list", tensors);
+  const uint32_t checked = checked_tag("recv", tag);
+  if (auto batch = coalescing()) return batch->recv(tensor, FC_ANY_SOURCE, checked);
+  return comm_->recv(tensor, FC_ANY_SOURCE, checked, {});
+}
+
+// ---- coalescing: sends and receives become one batch, collectives join its work
+
+std::shared_ptr<Batch> BackendWrapper::coalescing() {
+  if (coalescing_count_.load(std::memory_order_relaxed) == 0) return nullptr;
+  std::lock_guard<std::mutex> lock(coalescing_mutex_);
+  const auto found = coalescing_.find(std::this_thread::get_id());
+  return found == coalescing_.end() ? nullptr : found->second;
+}
+
+void BackendWrapper::startCoalescing() {
+  auto batch = std::make_shared<Batch>(comm_);
+  std::lock_guard<std::mutex> lock(coalescing_mutex_);
+  // A group that an exception kept from its end is given up; `batch` takes it out of the lock.
+  std::swap(coalescing_[std::this_thread::get_id()], batch);
+  coalescing_count_ = static_cast<int>(coalescing_.size());
+}
+
+BackendWrapper::BaseWork BackendWrapper::endCoalescing() {
+  auto batch = coalescing();
+  if (!batch) {
+    throw_status(FC_ERR_STATE, "wrong state: no coalescing was started on this thread" +
+                                   to_string(comm_->site("end_coalescing")));
+  }
+  {
+    std::lock_guard<std::mutex> lock(coalescing_mutex_);
+    coalescing_.erase(std::this_thread::get_id());
+    coalescing_count_ = static_cast<int>(coalescing_.size());
+  }
+  return batch->issue({});
+}
+
+}  // namespace ferrocomm

@@ -1,0 +1,100 @@
+// The c10d face: torch.distributed's calls, answered by a TorchComm.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <unordered_map>
+#include <vector>
+
+#include "comm.hpp"
+#include "options.hpp"
+
+namespace ferrocomm {
+
+// Not `final`, and the overrides keep torch's old names (`_allgather_base`): newer torch forwards
+// its new names to them, older torch knows no others.
+class BackendWrapper : public c10d::Backend {
+ public:
+  using TensorLists = std::vector<Tensors>;
+  using BaseWork = c10::intrusive_ptr<c10d::Work>;
+
+  explicit BackendWrapper(std::shared_ptr<TorchComm> comm);
+  const std::shared_ptr<TorchComm>& comm() const { return comm_; }
+
+  const std::string getBackendName() const override { return comm_->backend(); }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  bool supportsCoalescing() const override { return true; }
+  uint64_t getSequenceNumberForGroup() override { return comm_->sequence(); }
+  void enableCollectivesTiming() override {}
+  c10d::ErrorType getError() override;
+  void abort() override { comm_->abort(); }
+  void shutdown() override { comm_->finalize(); }
+  /// Null on a rank outside `ranks`; the store is not used.
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+
+  BaseWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  BaseWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  BaseWork allreduce_coalesced(Tensors& tensors,
+                               const c10d::AllreduceCoalescedOptions& opts) override;
+  BaseWork reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  BaseWork allgather(TensorLists& outputs, Tensors& inputs,
+                     const c10d::AllgatherOptions& opts) override;
+  BaseWork _allgather_base(at::Tensor& output, at::Tensor& input,
+                           const c10d::AllgatherOptions& opts) override;
+  BaseWork allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                               const c10d::AllgatherOptions& opts) override;
+  BaseWork allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                           const c10d::AllgatherOptions& opts) override;
+  BaseWork gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
+#if TORCH_VERSION_MINOR >= 14
+  BaseWork gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                              const c10d::GatherOptions& opts) override;
+#endif
+  BaseWork scatter(Tensors& outputs, TensorLists& inputs,
+                   const c10d::ScatterOptions& opts) override;
+  BaseWork reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                          const c10d::ReduceScatterOptions& opts) override;
+  BaseWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& opts) override;
+  BaseWork reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                           const c10d::ReduceScatterOptions& opts) override;
+  BaseWork alltoall_base(at::Tensor& output, at::Tensor& input, Splits& output_splits,
+                         Splits& input_splits, const c10d::AllToAllOptions& opts) override;
+  BaseWork alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  BaseWork send(Tensors& tensors, int peer, int tag) override;
+  BaseWork recv(Tensors& tensors, int peer, int tag) override;
+  BaseWork recvAnysource(Tensors& tensors, int tag) override;
+  BaseWork barrier(const c10d::BarrierOptions& opts) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool name_all) override;
+  void startCoalescing() override;
+  BaseWork endCoalescing() override;
+
+ private:
+  template <typename Opts>
+  CallOptions call_of(const Opts& opts);
+  std::shared_ptr<Batch> coalescing();
+  const at::Tensor& only(const char* operation, const char* argument, const Tensors& tensors);
+  const Tensors& only_list(const char* operation, const char* argument, const TensorLists& lists);
+  uint32_t checked_tag(const char* operation, int tag);
+
+  // These two members stay first, in this order. With backend type GLOO, DDP's logger casts the
+  // backend to ProcessGroupGloo without a check and reads `options_->threads` behind a shared_ptr;
+  // with this layout it finds a member of ours there.
+  std::shared_ptr<TorchComm> comm_;
+  c10::intrusive_ptr<BackendOptions> options_;
+
+  std::atomic<uint32_t> monitored_barriers_{0};
+  std::mutex coalescing_mutex_;
+  // Per thread: one thread's group must not catch another thread's operations.
+  std::unordered_map<std::thread::id, std::shared_ptr<Batch>> coalescing_;
+  std::atomic<int> coalescing_count_{0};
+};
+
+}  // namespace ferrocomm

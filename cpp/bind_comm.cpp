@@ -1,0 +1,258 @@
+// TorchComm, BatchSendRecv, TorchWork and ReduceOp for Python. The GIL is released where the engine
+// may block: inside `Operation::issue`, the waits and the life-cycle calls of TorchComm.
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/Exceptions.h>
+
+#include "bindings.hpp"
+
+namespace ferrocomm {
+namespace {
+
+using Comm = std::shared_ptr<TorchComm>;
+
+enum class WorkStatus { kNotStarted, kInProgress, kCompleted, kTimedOut, kError };
+
+WorkStatus status_of(const TorchWork& self) {
+  switch (self.work->status()) {
+    case FC_IN_PROGRESS:
+      return WorkStatus::kInProgress;
+    case FC_OK:
+      return WorkStatus::kCompleted;
+    case FC_ERR_TIMEOUT:
+    case FC_ERR_STORE_TIMEOUT:
+      return WorkStatus::kTimedOut;
+    default:
+      return WorkStatus::kError;
+  }
+}
+
+py::object exception_of(const TorchWork& self) {
+  self.work->isCompleted();
+  const auto failure = self.work->exception();
+  if (!failure) return py::none();
+  torch::translate_exception_to_python(failure);
+  return py::error_already_set().value();
+}
+
+void define_common(py::class_<TorchComm, Comm>& comm) {
+  comm.def("get_rank", &TorchComm::rank)
+      .def("get_size", &TorchComm::size)
+      .def("get_name", &TorchComm::name)
+      .def("get_device", &TorchComm::device)
+      .def("get_backend", &TorchComm::backend)
+      .def("get_backend_version", [](const TorchComm&) { return std::string(fc_version()); })
+      .def("get_sequence", &TorchComm::sequence)
+      .def("get_timeout", &TorchComm::timeout)
+      .def("set_timeout", &TorchComm::set_timeout, py::arg("timeout"))
+      .def("is_abort_supported", [](const TorchComm&) { return true; })
+      .def("is_aborted", [](const TorchComm& self) { return self.state() == "aborted"; })
+      .def("state", &TorchComm::state)
+      .def("error", &TorchComm::error)
+      .def("info", &TorchComm::info)
+      .def("finalize", &TorchComm::finalize)
+      .def("abort", &TorchComm::abort)
+      .def(
+          "split",
+          [](TorchComm& self, const std::vector<int>& ranks, const std::string& name, const Hints&,
+             const Timeout& timeout) {
+            return self.split(ranks, name, timeout.value_or(std::chrono::milliseconds(0)));
+          },
+          py::arg("ranks"), py::arg("name") = "", py::arg("hints") = py::none(),
+          py::arg("timeout") = py::none())
+      .def("__copy__", [](const py::object& self) { return self; })
+      .def("__deepcopy__", [](const py::object& self, const py::dict&) { return self; })
+      .def("__repr__", [](const TorchComm& self) {
+        return "TorchComm(name='" + self.name() + "', backend='" + self.backend() + "', device='" +
+               self.device().str() + "', rank=" + std::to_string(self.rank()) +
+               ", size=" + std::to_string(self.size()) + ", state='" + self.state() + "')";
+      });
+}
+
+// Binds an operation: its own arguments, then async_op, hints and timeout as every operation has.
+template <typename... Args, typename F, typename... Names>
+void define(py::class_<TorchComm, Comm>& comm, const char* name, F operation, Names... names) {
+  comm.def(
+      name,
+      [operation](TorchComm& self, Args... args, bool async_op, const Hints&,
+                  const Timeout& timeout) {
+        return TorchWork{operation(self, args..., call_of(async_op, timeout))};
+      },
+      names..., py::arg("async_op") = false, py::arg("hints") = py::none(),
+      py::arg("timeout") = py::none());
+}
+
+void define_collectives(py::class_<TorchComm, Comm>& comm) {
+  using T = const at::Tensor&;
+  using L = const Tensors&;
+  using R = const PyReduceOp&;
+  using Call = const CallOptions&;
+  const auto tensor = py::arg("tensor");
+  const auto tensor_list = py::arg("tensor_list");
+  const auto input = py::arg("input");
+  const auto output = py::arg("output");
+  const auto root = py::arg("root");
+  const auto op = py::arg("op");
+  define<T, int>(
+      comm, "broadcast",
+      [](TorchComm& c, T t, int r, Call call) { return c.broadcast(t, r, call); }, tensor, root);
+  define<T, R>(
+      comm, "all_reduce",
+      [](TorchComm& c, T t, R o, Call call) { return c.all_reduce({t}, o.op, call); }, tensor, op);
+  define<T, int, R>(
+      comm, "reduce",
+      [](TorchComm& c, T t, int r, R o, Call call) { return c.reduce(t, r, o.op, call); }, tensor,
+      root, op);
+  const auto gather_lists = [](TorchComm& c, L out, T in, Call call) {
+    return c.all_gather(out, in, call);
+  };
+  define<L, T>(comm, "all_gather", gather_lists, tensor_list, tensor);
+  define<L, T>(comm, "all_gather_v", gather_lists, tensor_list, tensor);
+  define<T, T>(
+      comm, "all_gather_single",
+      [](TorchComm& c, T out, T in, Call call) { return c.all_gather_single({out}, {in}, call); },
+      output, input);
+  const auto scatter_lists = [](TorchComm& c, T out, L in, R o, Call call) {
+    return c.reduce_scatter(out, in, o.op, call);
+  };
+  define<T, L, R>(comm, "reduce_scatter", scatter_lists, output, py::arg("input_list"), op);
+  define<T, L, R>(comm, "reduce_scatter_v", scatter_lists, output, py::arg("input_list"), op);
+  define<T, T, R>(
+      comm, "reduce_scatter_single",
+      [](TorchComm& c, T out, T in, R o, Call call) {
+        return c.reduce_scatter_single({out}, {in}, o.op, call);
+      },
+      output, input, op);
+  define<L, L>(
+      comm, "all_to_all",
+      [](TorchComm& c, L out, L in, Call call) { return c.all_to_all(out, in, call); },
+      py::arg("output_tensor_list"), py::arg("input_tensor_list"));
+  define<T, T>(
+      comm, "all_to_all_single",
+      [](TorchComm& c, T out, T in, Call call) {
+        return c.all_to_all_single(out, in, {}, {}, call);
+      },
+      output, input);
+  define<T, T, const Splits&, const Splits&>(
+      comm, "all_to_all_v_single",
+      [](TorchComm& c, T out, T in, const Splits& out_splits, const Splits& in_splits, Call call) {
+        return c.all_to_all_single(out, in, out_splits, in_splits, call);
+      },
+      output, input, py::arg("output_split_sizes"), py::arg("input_split_sizes"));
+  define<T, L, int>(
+      comm, "scatter",
+      [](TorchComm& c, T out, L in, int r, Call call) { return c.scatter(out, in, r, call); },
+      py::arg("output_tensor"), py::arg("input_tensor_list"), root);
+  define<L, T, int>(
+      comm, "gather",
+      [](TorchComm& c, L out, T in, int r, Call call) { return c.gather(out, in, r, call); },
+      py::arg("output_tensor_list"), py::arg("input_tensor"), root);
+  define<T, T, int>(
+      comm, "gather_single",
+      [](TorchComm& c, T out, T in, int r, Call call) { return c.gather_single(out, in, r, call); },
+      output, input, root);
+  define<>(comm, "barrier", [](TorchComm& c, Call call) { return c.barrier(call); });
+}
+
+void define_point_to_point(py::class_<TorchComm, Comm>& comm) {
+  using T = const at::Tensor&;
+  using Call = const CallOptions&;
+  const auto tensor = py::arg("tensor");
+  define<T, int>(
+      comm, "send", [](TorchComm& c, T t, int peer, Call call) { return c.send(t, peer, 0, call); },
+      tensor, py::arg("dst"));
+  define<T, int>(
+      comm, "recv", [](TorchComm& c, T t, int peer, Call call) { return c.recv(t, peer, 0, call); },
+      tensor, py::arg("src"));
+  comm.def("batch_op_create", [](const Comm& self) { return std::make_shared<Batch>(self); });
+}
+
+}  // namespace
+
+void bind_reduce_op(py::module_& module) {
+  py::class_<PyReduceOp> reduce_op(module, "ReduceOp");
+  reduce_op.def(py::init([](const c10d::ReduceOp& op) { return PyReduceOp{op}; }))
+      .def(py::init([](c10d::ReduceOp::RedOpType op) { return PyReduceOp{op}; }))
+      .def_property_readonly("type", [](const PyReduceOp& self) { return self.op.op_; })
+      .def_static(
+          "PREMUL_SUM", [](double factor) { return PyReduceOp{c10d::makePreMulSum(factor)}; },
+          py::arg("factor"))
+      .def_static(
+          "PREMUL_SUM",
+          [](const at::Tensor& factor) { return PyReduceOp{c10d::makePreMulSum(factor)}; },
+          py::arg("factor"))
+      .def("__copy__", [](const PyReduceOp& self) { return self; })
+      .def("__deepcopy__", [](const PyReduceOp& self, const py::dict&) { return self; })
+      .def("__eq__",
+           [](const PyReduceOp& self, const PyReduceOp& other) {
+             return self.op.op_ == other.op.op_ && self.op.supplement_ == other.op.supplement_;
+           })
+      .def("__hash__", [](const PyReduceOp& self) { return static_cast<int>(self.op.op_); })
+      .def("__repr__", [](const PyReduceOp& self) {
+        return py::str("ReduceOp({})").format(py::cast(self.op.op_));
+      });
+  using Op = c10d::ReduceOp::RedOpType;
+  const std::pair<const char*, Op> plain[] = {
+      {"SUM", Op::SUM},   {"PRODUCT", Op::PRODUCT}, {"MIN", Op::MIN},   {"MAX", Op::MAX},
+      {"BAND", Op::BAND}, {"BOR", Op::BOR},         {"BXOR", Op::BXOR}, {"AVG", Op::AVG}};
+  for (const auto& [name, op] : plain) reduce_op.attr(name) = PyReduceOp{op};
+  py::implicitly_convertible<c10d::ReduceOp, PyReduceOp>();
+  py::implicitly_convertible<Op, PyReduceOp>();
+  module.attr("RedOpType") =
+      py::module_::import("torch._C._distributed_c10d").attr("ReduceOp").attr("RedOpType");
+}
+
+void bind_work(py::module_& module) {
+  py::enum_<WorkStatus>(module, "WorkStatus")
+      .value("NOT_STARTED", WorkStatus::kNotStarted)
+      .value("INPROGRESS", WorkStatus::kInProgress)
+      .value("COMPLETED", WorkStatus::kCompleted)
+      .value("TIMEDOUT", WorkStatus::kTimedOut)
+      .value("ERROR", WorkStatus::kError);
+  py::class_<TorchWork>(module, "TorchWork")
+      .def(
+          "wait",
+          [](const TorchWork& self, const Timeout& timeout) {
+            self.work->wait(timeout.value_or(std::chrono::milliseconds(0)));
+          },
+          py::arg("timeout") = py::none())
+      .def("wait_blocking", [](const TorchWork& self) { self.work->wait(); })
+      .def("is_completed", [](const TorchWork& self) { return self.work->isCompleted(); })
+      .def_property_readonly("status", status_of)
+      .def("exception", exception_of)
+      .def("cancel", [](const TorchWork& self) { self.work->abort(); })
+      .def("source_rank", [](const TorchWork& self) { return self.work->sourceRank(); })
+      .def("sequence", [](const TorchWork& self) { return self.work->getSequencenumber(); })
+      .def("result", [](const TorchWork& self) { return self.work->result(); });
+}
+
+void bind_comm(py::module_& module) {
+  py::class_<TorchComm, Comm> comm(module, "TorchComm", py::dynamic_attr());
+  define_common(comm);
+  define_collectives(comm);
+  define_point_to_point(comm);
+}
+
+void bind_batch(py::module_& module) {
+  py::class_<Batch, std::shared_ptr<Batch>>(module, "BatchSendRecv")
+      .def(
+          "send", [](Batch& self, const at::Tensor& tensor, int dst) { self.send(tensor, dst, 0); },
+          py::arg("tensor"), py::arg("dst"))
+      .def(
+          "recv", [](Batch& self, const at::Tensor& tensor, int src) { self.recv(tensor, src, 0); },
+          py::arg("tensor"), py::arg("src"))
+      .def(
+          "issue",
+          [](Batch& self, bool async_op, const py::object& options, const Hints&,
+             const Timeout& timeout) {
+            Timeout own = timeout;
+            if (!own && py::hasattr(options, "timeout")) {
+              own = py::cast<Timeout>(options.attr("timeout"));
+            }
+            return TorchWork{self.issue(call_of(async_op, own))};
+          },
+          py::arg("async_op") = false, py::arg("options") = py::none(),
+          py::arg("hints") = py::none(), py::arg("timeout") = py::none());
+}
+
+}  // namespace ferrocomm

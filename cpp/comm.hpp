@@ -1,0 +1,139 @@
+// The communicator as torch sees it: operations on tensors, each returning a work.
+//
+// Both faces stand on it: the Python class of the same name and the c10d backend. It checks what
+// only tensors know (device, dtype, layout, counts); ranks, roots and states are the engine's.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <unordered_map>
+#include <vector>
+
+#include "operation.hpp"
+#include "reduce_op.hpp"
+
+namespace ferrocomm {
+
+using Tensors = std::vector<at::Tensor>;
+using Splits = std::vector<int64_t>;
+
+/// How a communicator is made; the same on every rank but for `rank`.
+struct CommSpec {
+  /// as the user named it
+  std::string backend;
+  at::Device device = at::kCPU;
+  std::string name;
+  int rank = 0;
+  int size = 1;
+  /// of joining and of every operation; zero: the engine's default
+  std::chrono::milliseconds timeout{0};
+  std::unordered_map<std::string, std::string> hints;
+};
+
+class TorchComm : public std::enable_shared_from_this<TorchComm> {
+ public:
+  /// Collective: returns when every rank has joined.
+  static std::shared_ptr<TorchComm> create(const CommSpec& spec,
+                                           const c10::intrusive_ptr<c10d::Store>& store);
+  TorchComm(CommHandle handle, std::string backend, at::Device device);
+  TorchComm(const TorchComm&) = delete;
+  TorchComm& operator=(const TorchComm&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return name_; }
+  const std::string& backend() const { return backend_; }
+  at::Device device() const { return device_; }
+  fc_comm* handle() const { return handle_.get(); }
+  const CommHandle& shared_handle() const { return handle_; }
+  Site site(const char* operation) const { return {fc_comm_name(handle()), rank_, operation}; }
+
+  /// "ready", "failed", "aborted" or "finalized"
+  std::string state() const;
+  /// text of the failure, empty when there is none
+  std::string error() const;
+  /// JSON of fc_comm_info
+  std::string info() const;
+  uint64_t sequence() const;
+  std::chrono::milliseconds timeout() const;
+  void set_timeout(std::chrono::milliseconds timeout);
+  /// Waits for what is pending. May be repeated, and may follow an abort.
+  void finalize();
+  void abort();
+  /// Collective over this communicator; null for a rank outside `ranks`. An empty name is made up.
+  std::shared_ptr<TorchComm> split(const std::vector<int>& ranks, const std::string& name,
+                                   std::chrono::milliseconds timeout);
+
+  // Collectives. Shapes: one tensor per rank in a list; `_single` takes all ranks' parts in one
+  // tensor, in rank order. Lists that only the root needs may be empty elsewhere.
+  WorkPtr broadcast(const at::Tensor& tensor, int root, const CallOptions& call);
+  WorkPtr all_reduce(const Tensors& tensors, const c10d::ReduceOp& op, const CallOptions& call);
+  WorkPtr reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op,
+                 const CallOptions& call);
+  WorkPtr all_gather(const Tensors& outputs, const at::Tensor& input, const CallOptions& call);
+  WorkPtr all_gather_single(const Tensors& outputs, const Tensors& inputs, const CallOptions& call);
+  WorkPtr reduce_scatter(const at::Tensor& output, const Tensors& inputs, const c10d::ReduceOp& op,
+                         const CallOptions& call);
+  WorkPtr reduce_scatter_single(const Tensors& outputs, const Tensors& inputs,
+                                const c10d::ReduceOp& op, const CallOptions& call);
+  WorkPtr all_to_all(const Tensors& outputs, const Tensors& inputs, const CallOptions& call);
+  /// Empty splits mean equal parts.
+  WorkPtr all_to_all_single(const at::Tensor& output, const at::Tensor& input,
+                            const Splits& output_splits, const Splits& input_splits,
+                            const CallOptions& call);
+  WorkPtr gather(const Tensors& outputs, const at::Tensor& input, int root,
+                 const CallOptions& call);
+  WorkPtr gather_single(const at::Tensor& output, const at::Tensor& input, int root,
+                        const CallOptions& call);
+  WorkPtr scatter(const at::Tensor& output, const Tensors& inputs, int root,
+                  const CallOptions& call);
+  WorkPtr barrier(const CallOptions& call);
+
+  WorkPtr send(const at::Tensor& tensor, int peer, uint32_t tag, const CallOptions& call);
+  /// `peer` may be FC_ANY_SOURCE.
+  WorkPtr recv(const at::Tensor& tensor, int peer, uint32_t tag, const CallOptions& call);
+
+ private:
+  const CommHandle handle_;
+  const std::string backend_;
+  const at::Device device_;
+  const std::string name_;
+  const int rank_;
+  const int size_;
+  std::atomic<uint64_t> splits_{0};
+};
+
+/// Sends and receives that are issued as one.
+class Batch {
+ public:
+  explicit Batch(std::shared_ptr<TorchComm> comm);
+
+  /// The returned work is the whole batch's; it can be waited for once the batch is issued.
+  WorkPtr send(const at::Tensor& tensor, int peer, uint32_t tag);
+  WorkPtr recv(const at::Tensor& tensor, int peer, uint32_t tag);
+  /// Issues what was added; the batch is empty afterwards.
+  WorkPtr issue(const CallOptions& call);
+  /// Where operations that are issued meanwhile can join.
+  const std::shared_ptr<OperationState>& group() const { return operation_->state(); }
+
+ private:
+  void renew();
+
+  const std::shared_ptr<TorchComm> comm_;
+  BatchHandle handle_;
+  std::unique_ptr<Operation> operation_;
+  size_t added_ = 0;
+};
+
+/// A barrier whose rank 0 names the ranks that do not come within `timeout`: the first one, or all
+/// of them with `name_all`. `round` counts these barriers on the communicator.
+void monitored_barrier(TorchComm& comm, std::chrono::milliseconds timeout, bool name_all,
+                       uint32_t round);
+
+/// Ends every communicator of this process without waiting for peers: the interpreter goes away.
+void abort_all_comms() noexcept;
+
+}  // namespace ferrocomm

@@ -1,0 +1,53 @@
+#include "errors.hpp"
+
+#include <c10/util/Exception.h>
+
+#include "python_runtime.hpp"
+
+namespace ferrocomm {
+namespace {
+
+template <typename E>
+std::exception_ptr make(const std::string& text) {
+  return std::make_exception_ptr(E({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
+}
+
+}  // namespace
+
+std::string to_string(const Site& site) {
+  return " [communicator " + std::string(site.communicator) + ", rank " +
+         std::to_string(site.rank) + ", operation " + site.operation + "]";
+}
+
+void throw_invalid(const Site& site, const Complaint& complaint) {
+  std::string text = "invalid argument: " + complaint.what;
+  if (!complaint.got.empty()) text += "; got " + complaint.got;
+  if (!complaint.expected.empty()) text += "; expected " + complaint.expected;
+  text += to_string(site);
+  if (!complaint.remedy.empty()) text += "; " + complaint.remedy;
+  throw_status(FC_ERR_INVALID_ARGUMENT, text);
+}
+
+std::exception_ptr to_exception(fc_status status, const std::string& text) {
+  switch (status) {
+    case FC_ERR_INVALID_ARGUMENT:
+      return make<c10::ValueError>(text);
+    case FC_ERR_UNSUPPORTED:
+      return make<c10::NotImplementedError>(text);
+    case FC_ERR_STORE:
+    case FC_ERR_STORE_TIMEOUT:
+      return make<c10::DistStoreError>(text);
+    case FC_ERR_STORE_DISCONNECTED:
+      return make<c10::DistNetworkError>(text);
+    default:
+      return make<c10::DistBackendError>(text);
+  }
+}
+
+void throw_status(fc_status status, const std::string& text) {
+  // Whatever status the engine chose for the call that was cut short, the user sees the signal.
+  rethrow_interrupt();
+  std::rethrow_exception(to_exception(status, text));
+}
+
+}  // namespace ferrocomm

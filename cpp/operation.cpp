@@ -1,0 +1,37 @@
+#include "operation.hpp"
+
+#include "comm.hpp"
+
+namespace ferrocomm {
+Operation::Operation(const TorchComm& comm, c10d::OpType type, const char* name,
+                     const CallOptions& call)
+    : rank_(comm.rank()),
+      type_(type),
+      site_(comm.site(name)),
+      call_(call),
+      state_(call.group
+                 ? call.group
+                 : std::make_shared<OperationState>(comm.shared_handle(), site_, call.timeout)),
+      stage_(site_, comm.device(), state_->holdings()) {}
+
+Operation::~Operation() {
+  if (finished_ || call_.group) return;
+  state_->publish(false);
+  state_->watch();
+}
+
+void Operation::add_outputs(const std::vector<at::Tensor>& tensors) {
+  for (const auto& tensor : tensors) add_output(tensor);
+}
+
+WorkPtr Operation::member(c10d::OpType type) const {
+  return c10::make_intrusive<CommWork>(rank_, type, state_);
+}
+
+WorkPtr Operation::finish() {
+  finished_ = true;
+  if (!call_.group) state_->publish(true);
+  return member(type_);
+}
+
+}  // namespace ferrocomm

@@ -1,0 +1,73 @@
+// One call of an operation, from checked tensors to a work.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "python_runtime.hpp"
+#include "work.hpp"
+
+namespace ferrocomm {
+
+class TorchComm;
+
+/// How an operation is called.
+struct CallOptions {
+  /// zero: the communicator's
+  std::chrono::milliseconds timeout{0};
+  /// false: the call returns when the operation is done, and runs on the caller's thread
+  bool async = true;
+  /// the coalesced group that the operation joins, or null
+  std::shared_ptr<OperationState> group = nullptr;
+};
+
+/// Stage every tensor first, then `issue` once or more, then `finish`.
+class Operation {
+ public:
+  Operation(const TorchComm& comm, c10d::OpType type, const char* name, const CallOptions& call);
+  /// Unless it finished, the operation fails; what was issued goes on, with its tensors.
+  ~Operation();
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  Stage& stage() { return stage_; }
+  const Site& site() const { return site_; }
+  void add_output(const at::Tensor& tensor) { state_->add_output(tensor); }
+  void add_outputs(const std::vector<at::Tensor>& tensors);
+
+  /// Makes the C call `start(const fc_op_options*, fc_work**)`.
+  template <typename F>
+  void issue(F&& start) {
+    issue_reduction(1.0, std::forward<F>(start));
+  }
+  template <typename F>
+  void issue_reduction(double factor, F&& start) {
+    fc_op_options options;
+    fc_op_options_init(&options);
+    options.timeout_ns = std::chrono::nanoseconds(call_.timeout).count();
+    options.premul_factor = factor;
+    fc_work* work = nullptr;
+    fc_work** slot = call_.async ? &work : nullptr;
+    check(without_gil([&] { return start(&options, slot); }));
+    if (work != nullptr) state_->add_work(WorkHandle(work));
+  }
+
+  WorkPtr finish();
+
+  /// A work that looks at the operation before it is finished.
+  WorkPtr member(c10d::OpType type) const;
+  const std::shared_ptr<OperationState>& state() const { return state_; }
+  /// Replaces how it is called; for a batch, which learns it last.
+  void set_call(const CallOptions& call) { call_ = call; }
+
+ private:
+  const int rank_;
+  const c10d::OpType type_;
+  const Site site_;
+  CallOptions call_;
+  std::shared_ptr<OperationState> state_;
+  Stage stage_;
+  bool finished_ = false;
+};
+
+}  // namespace ferrocomm

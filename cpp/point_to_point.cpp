@@ -1,0 +1,174 @@
+// Sends, receives, their batches, and the monitored barrier that is made of them.
+
+#include <ATen/ops/zeros.h>
+
+#include "comm.hpp"
+
+namespace ferrocomm {
+namespace {
+
+// torch's tags are not negative, so the upper half of the tags is free for what is made of sends.
+constexpr uint32_t kOwnTags = 0x80000000;
+
+}  // namespace
+
+WorkPtr TorchComm::send(const at::Tensor& tensor, int peer, uint32_t tag, const CallOptions& call) {
+  Operation operation(*this, c10d::OpType::SEND, "send", call);
+  const Buffer buffer = operation.stage().input("tensor", tensor);
+  operation.add_output(tensor);
+  operation.issue([&](const fc_op_options* options, fc_work** work) {
+    return fc_comm_send(handle(), buffer.data, buffer.count, buffer.dtype, peer, tag, options,
+                        work);
+  });
+  return operation.finish();
+}
+
+WorkPtr TorchComm::recv(const at::Tensor& tensor, int peer, uint32_t tag, const CallOptions& call) {
+  const auto type = peer == FC_ANY_SOURCE ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV;
+  Operation operation(*this, type, "recv", call);
+  const Buffer buffer = operation.stage().output("tensor", tensor);
+  operation.add_output(tensor);
+  operation.issue([&](const fc_op_options* options, fc_work** work) {
+    return fc_comm_recv(handle(), buffer.data, buffer.count, buffer.dtype, peer, tag, options,
+                        work);
+  });
+  return operation.finish();
+}
+
+// ---- batches
+
+Batch::Batch(std::shared_ptr<TorchComm> comm) : comm_(std::move(comm)) { renew(); }
+
+void Batch::renew() {
+  operation_ = std::make_unique<Operation>(*comm_, c10d::OpType::COALESCED, "batch", CallOptions{});
+  fc_batch* batch = nullptr;
+  check(fc_batch_create(comm_->handle(), &batch));
+  handle_.reset(batch);
+  added_ = 0;
+}
+
+WorkPtr Batch::send(const at::Tensor& tensor, int peer, uint32_t tag) {
+  operation_->stage().next_dtype();
+  const Buffer buffer = operation_->stage().input("tensor", tensor);
+  check(fc_batch_send(handle_.get(), buffer.data, buffer.count, buffer.dtype, peer, tag));
+  operation_->add_output(tensor);
+  ++added_;
+  return operation_->member(c10d::OpType::SEND);
+}
+
+WorkPtr Batch::recv(const at::Tensor& tensor, int peer, uint32_t tag) {
+  operation_->stage().next_dtype();
+  const Buffer buffer = operation_->stage().output("tensor", tensor);
+  check(fc_batch_recv(handle_.get(), buffer.data, buffer.count, buffer.dtype, peer, tag));
+  operation_->add_output(tensor);
+  ++added_;
+  return operation_->member(c10d::OpType::RECV);
+}
+
+WorkPtr Batch::issue(const CallOptions& call) {
+  operation_->set_call(call);
+  const auto operation = std::move(operation_);
+  const auto batch = std::move(handle_);
+  const bool empty = added_ == 0;
+  renew();
+  if (!empty) {
+    operation->issue([&](const fc_op_options* options, fc_work** work) {
+      return fc_batch_issue(batch.get(), options, work);
+    });
+  }
+  return operation->finish();
+}
+
+// ---- monitored barrier
+
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+// How long ranks other than 0 wait beyond rank 0's limit, so that its verdict still reaches them.
+constexpr Milliseconds kVerdictGrace{2000};
+
+std::string join(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+[[noreturn]] void throw_late(const TorchComm& comm, const std::vector<int>& late,
+                             Milliseconds timeout, const std::string& cause) {
+  std::string text = "[Rank " + std::to_string(comm.rank()) +
+                     "]: " + (late.size() == 1 ? "Rank " : "Ranks ") + join(late) +
+                     " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) +
+                     " ms [communicator " + comm.name() + "]";
+  if (!cause.empty()) text += "; " + cause;
+  throw_status(FC_ERR_TIMEOUT, text);
+}
+
+// Rank 0: who came, and tell everyone. The verdict has one byte per rank, 1 for a late one; it is
+// sent to late ranks too, so that they learn at once that they are.
+void oversee(TorchComm& comm, Milliseconds timeout, bool name_all, uint32_t tag) {
+  const CallOptions call{timeout, true, nullptr};
+  auto verdict = at::zeros({comm.size()}, at::kByte);
+  std::vector<at::Tensor> tokens;
+  std::vector<WorkPtr> arrivals;
+  for (int rank = 1; rank < comm.size(); ++rank) {
+    tokens.push_back(at::zeros({1}, at::kByte));
+    arrivals.push_back(comm.recv(tokens.back(), rank, tag, call));
+  }
+  std::vector<int> late;
+  std::string cause;
+  for (int rank = 1; rank < comm.size(); ++rank) {
+    auto& arrival = arrivals[static_cast<size_t>(rank - 1)];
+    if (!late.empty() && !name_all) {
+      if (!arrival->isCompleted()) arrival->abort();
+      continue;
+    }
+    try {
+      arrival->wait();
+    } catch (const c10::DistError& error) {
+      late.push_back(rank);
+      if (cause.empty()) cause = error.what_without_backtrace();
+      verdict[rank].fill_(1);
+    }
+  }
+  std::vector<WorkPtr> answers;
+  for (int rank = 1; rank < comm.size(); ++rank) {
+    answers.push_back(comm.send(verdict, rank, tag, {kVerdictGrace, true, nullptr}));
+  }
+  if (!late.empty()) throw_late(comm, late, timeout, cause);
+  for (auto& answer : answers) answer->wait();
+}
+
+void report(TorchComm& comm, Milliseconds timeout, uint32_t tag) {
+  auto verdict = at::zeros({comm.size()}, at::kByte);
+  try {
+    comm.send(at::zeros({1}, at::kByte), 0, tag, {timeout, true, nullptr})->wait();
+    comm.recv(verdict, 0, tag, {timeout + kVerdictGrace, true, nullptr})->wait();
+  } catch (const c10::DistError& error) {
+    throw_status(FC_ERR_TIMEOUT, "[Rank " + std::to_string(comm.rank()) +
+                                     "]: reached monitoredBarrier, but rank 0 did not answer "
+                                     "[communicator " +
+                                     comm.name() + "]; " + error.what_without_backtrace());
+  }
+  std::vector<int> late;
+  const auto* flags = verdict.const_data_ptr<uint8_t>();
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    if (flags[rank] != 0) late.push_back(rank);
+  }
+  if (!late.empty()) throw_late(comm, late, timeout, "");
+}
+
+}  // namespace
+
+void monitored_barrier(TorchComm& comm, Milliseconds timeout, bool name_all, uint32_t round) {
+  // A tag of its own per round: a token that came too late is not taken for the next round's.
+  const uint32_t tag = kOwnTags | round;
+  if (timeout.count() <= 0) timeout = comm.timeout();
+  if (comm.rank() == 0) {
+    oversee(comm, timeout, name_all, tag);
+  } else {
+    report(comm, timeout, tag);
+  }
+}
+
+}  // namespace ferrocomm

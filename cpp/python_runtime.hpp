@@ -1,0 +1,61 @@
+// What the shim asks of the interpreter: the GIL, signals and the end of the process.
+// Must not know the engine beyond the callbacks it installs.
+#pragma once
+
+#include <Python.h>
+
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace ferrocomm {
+
+/// Gives the GIL up for its lifetime when the thread holds it. Every blocking call runs under one.
+class GilReleased {
+ public:
+  GilReleased() : state_(held() ? PyEval_SaveThread() : nullptr) {}
+  ~GilReleased() {
+    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  }
+  GilReleased(const GilReleased&) = delete;
+  GilReleased& operator=(const GilReleased&) = delete;
+
+ private:
+  static bool held() { return Py_IsInitialized() != 0 && PyGILState_Check() != 0; }
+  PyThreadState* state_;
+};
+
+/// Runs `call` without the GIL.
+template <typename F>
+decltype(auto) without_gil(F&& call) {
+  GilReleased released;
+  return std::forward<F>(call)();
+}
+
+/// Lets Ctrl-C end the engine's waits on the main thread.
+void install_interrupt_check();
+
+/// True when a signal handler raised on this thread, now or earlier. Any thread, with or without
+/// the GIL. The exception waits for `rethrow_interrupt`.
+bool interrupted() noexcept;
+
+/// Remembers the exception being handled as this thread's interrupt. Needs the GIL.
+void set_interrupt(std::exception_ptr exception) noexcept;
+
+/// Raises the interrupt that waits on this thread, if there is one.
+void rethrow_interrupt();
+
+/// Runs `job` soon, on a thread that may take the GIL and may block in user code, so that an engine
+/// thread never does. Any thread. Dropped (and leaked, as its tensors would need the GIL) once the
+/// interpreter ends.
+void run_later(std::function<void()> job);
+
+/// Waits until jobs that already started are done, two seconds at most, and runs no more.
+void stop_running_later();
+
+/// Passes log records up to `level` to the Python callable `callback(level, target, message)`, on
+/// one background thread at a time and in order; None stops it. Needs the GIL.
+void set_log_callback(PyObject* callback, unsigned level);
+
+}  // namespace ferrocomm

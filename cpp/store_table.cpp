@@ -1,0 +1,164 @@
+// The calls of a c10d::Store that the bridge makes, with every failure as a value.
+//
+// The type of an exception does not say what happened: a time-out is a DistStoreError from TCPStore
+// and HashStore, a plain c10::Error from FileStore, and whatever a store written in Python raises.
+
+#include "store_table.hpp"
+
+#include <c10/util/Exception.h>
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <string>
+
+#include "ferrocomm-torch-bridge/src/lib.rs.h"
+#include "python_runtime.hpp"
+#include "store_adapter.hpp"
+
+namespace py = pybind11;
+
+namespace ferrocomm {
+
+class StoreAdapter::Store {
+ public:
+  explicit Store(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  c10d::Store& get() const {
+    TORCH_CHECK(store_.defined(), "the communicator was made without a store");
+    return *store_;
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+};
+
+StoreAdapter::StoreAdapter(std::unique_ptr<Store> store) noexcept : store_(std::move(store)) {}
+StoreAdapter::~StoreAdapter() = default;
+
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// A store holds its connection while it waits, so another thread's `set`, which a peer may be
+// waiting for, gets through only between two slices; and so does Ctrl-C.
+constexpr Milliseconds kSlice{100};
+
+StoreReply failed(fc_status status, const std::string& text) {
+  StoreReply reply{};
+  reply.kind = status;
+  reply.message = rust::String::lossy(text);  // other constructors throw on invalid UTF-8
+  return reply;
+}
+
+bool speaks_of_timeout(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text.find("timeout") != std::string::npos || text.find("timed out") != std::string::npos ||
+         text.find("time-out") != std::string::npos;
+}
+
+StoreReply classified(const std::string& text) {
+  return failed(speaks_of_timeout(text) ? FC_ERR_STORE_TIMEOUT : FC_ERR_STORE, text);
+}
+
+// The exception must not outlive the GIL taken here, so it is consumed.
+StoreReply python_failure(py::error_already_set&& raised) {
+  py::gil_scoped_acquire gil;
+  const py::error_already_set error(std::move(raised));
+  const std::string text = py::cast<std::string>(error.type().attr("__name__")) + ": " +
+                           py::cast<std::string>(py::str(error.value()));
+  if (!PyErr_GivenExceptionMatches(error.type().ptr(), PyExc_Exception)) {
+    set_interrupt(std::make_exception_ptr(error));  // KeyboardInterrupt, SystemExit
+    return failed(FC_ERR_STORE, text);
+  }
+  if (error.matches(PyExc_TimeoutError)) return failed(FC_ERR_STORE_TIMEOUT, text);
+  if (error.matches(PyExc_ConnectionError) || text.rfind("DistNetworkError", 0) == 0) {
+    return failed(FC_ERR_STORE_DISCONNECTED, text);
+  }
+  return classified(text);
+}
+
+template <typename F>
+StoreReply guarded(F&& call) noexcept {
+  try {
+    return call();
+  } catch (py::error_already_set& error) {
+    return python_failure(std::move(error));
+  } catch (const c10::DistNetworkError& error) {
+    return failed(FC_ERR_STORE_DISCONNECTED, error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    return classified(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return classified(error.what());
+  }
+}
+
+std::string to_string(rust::Slice<const uint8_t> bytes) {
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+StoreReply value_of(c10d::Store& store, const std::string& key) {
+  StoreReply reply{};
+  const auto value = store.get(key);
+  reply.value.reserve(value.size());
+  for (const uint8_t byte : value) reply.value.push_back(byte);
+  return reply;
+}
+
+// A store written in Python may leave this call out; its `get` then waits by itself.
+bool lacks_wait(const StoreReply& reply) {
+  return std::string(reply.message).find("pure virtual function") != std::string::npos;
+}
+
+StoreReply wait_for(c10d::Store& store, const std::string& key, Milliseconds limit) {
+  const auto deadline = Clock::now() + limit;
+  for (;;) {
+    const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
+    const auto slice = std::clamp(left, Milliseconds(1), kSlice);
+    StoreReply reply = guarded([&] {
+      store.wait({key}, slice);
+      return StoreReply{};
+    });
+    if (interrupted()) return failed(FC_ERR_STORE, "interrupted while waiting for the store");
+    if (reply.kind == FC_ERR_STORE && lacks_wait(reply)) return StoreReply{};
+    if (reply.kind != FC_ERR_STORE_TIMEOUT || Clock::now() >= deadline) return reply;
+  }
+}
+
+}  // namespace
+
+StoreReply StoreAdapter::set(rust::Slice<const uint8_t> key,
+                             rust::Slice<const uint8_t> value) const noexcept {
+  return guarded([&] {
+    store_->get().set(to_string(key), std::vector<uint8_t>(value.begin(), value.end()));
+    return StoreReply{};
+  });
+}
+
+StoreReply StoreAdapter::get(rust::Slice<const uint8_t> key, int64_t timeout_ns) const noexcept {
+  return guarded([&] {
+    const auto limit = std::chrono::ceil<Milliseconds>(std::chrono::nanoseconds(timeout_ns));
+    const std::string name = to_string(key);
+    StoreReply waited = wait_for(store_->get(), name, limit);
+    if (waited.kind != FC_OK) return waited;
+    return value_of(store_->get(), name);
+  });
+}
+
+StoreReply StoreAdapter::remove(rust::Slice<const uint8_t> key) const noexcept {
+  return guarded([&] {
+    store_->get().deleteKey(to_string(key));
+    return StoreReply{};
+  });
+}
+
+fc_store_table store_table(const c10::intrusive_ptr<c10d::Store>& store) {
+  auto held = std::make_unique<StoreAdapter::Store>(store);
+  fc_store_table table{};
+  fill_store_table(std::make_unique<StoreAdapter>(std::move(held)), &table);
+  return table;
+}
+
+}  // namespace ferrocomm

@@ -1,0 +1,219 @@
+#include "work.hpp"
+
+#include <ATen/core/ivalue.h>
+
+#include "python_runtime.hpp"
+
+namespace ferrocomm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::atomic<uint64_t> next_key{1};
+
+// One per watched state; the last part to complete frees it.
+struct Watch {
+  std::shared_ptr<OperationState> state;
+  std::atomic<size_t> unfinished;
+};
+
+std::string failure_text(const fc_work* work) {
+  fc_string* text = nullptr;
+  if (fc_work_error(work, &text) != FC_OK) return fc_last_error();
+  return take_string(text);
+}
+
+}  // namespace
+
+OperationState::OperationState(CommHandle comm, Site site, std::chrono::milliseconds timeout)
+    : comm_(std::move(comm)), site_(site), timeout_(timeout), key_(next_key++) {}
+
+std::chrono::milliseconds OperationState::timeout() const {
+  if (timeout_.count() > 0) return timeout_;
+  int64_t nanoseconds = 0;
+  check(fc_comm_timeout(comm_.get(), &nanoseconds));
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::nanoseconds(nanoseconds));
+}
+
+void OperationState::add_work(WorkHandle work) {
+  if (parts_.empty()) sequence_ = fc_work_sequence(work.get());
+  parts_.push_back(std::move(work));
+}
+
+void OperationState::publish(bool whole) {
+  whole_ = whole;
+  if (parts_.empty()) sequence_ = fc_comm_sequence(comm_.get());
+  phase_.store(Phase::kPending, std::memory_order_release);
+  if (parts_.empty()) settle();
+}
+
+void OperationState::require_published() const {
+  if (phase_.load(std::memory_order_acquire) != Phase::kBuilding) return;
+  throw_status(FC_ERR_STATE,
+               "wrong state: the operation belongs to a coalesced group that is not issued yet" +
+                   to_string(site_) + "; end the coalescing first");
+}
+
+void OperationState::wait(std::chrono::milliseconds timeout) {
+  require_published();
+  if (!settled()) {
+    GilReleased released;
+    wait_for_parts(timeout);
+    settle();
+  }
+  complete_future();
+  if (error_) std::rethrow_exception(error_);
+}
+
+void OperationState::wait_for_parts(std::chrono::milliseconds timeout) {
+  const bool bounded = timeout.count() > 0;
+  const auto deadline = Clock::now() + timeout;
+  for (auto& part : parts_) {
+    int64_t left = 0;
+    if (bounded) {
+      left = std::chrono::nanoseconds(deadline - Clock::now()).count();
+      if (left <= 0) left = 1;
+    }
+    const fc_status status = fc_work_wait(part.get(), left);
+    // A part that failed is done; the others use its tensors until they are done too.
+    if (status == FC_ERR_INTERRUPTED) throw_status(status, fc_last_error());
+  }
+}
+
+bool OperationState::is_complete() {
+  if (settled()) return true;
+  if (phase_.load(std::memory_order_acquire) != Phase::kPending) return false;
+  for (const auto& part : parts_) {
+    if (fc_work_status(part.get()) == FC_IN_PROGRESS) return false;
+  }
+  settle();
+  return true;
+}
+
+std::exception_ptr OperationState::failure() const { return settled() ? error_ : nullptr; }
+
+fc_status OperationState::status() { return is_complete() ? status_ : FC_IN_PROGRESS; }
+
+void OperationState::cancel() {
+  require_published();
+  for (auto& part : parts_) {
+    if (fc_work_status(part.get()) == FC_IN_PROGRESS) check(fc_work_cancel(part.get()));
+  }
+}
+
+void OperationState::settle() {
+  Phase seen = Phase::kPending;
+  if (!phase_.compare_exchange_strong(seen, Phase::kSettling)) {
+    while (seen == Phase::kSettling) {
+      phase_.wait(Phase::kSettling);
+      seen = phase_.load();
+    }
+    return;
+  }
+  fc_status status = FC_OK;
+  std::string text;
+  for (const auto& part : parts_) {
+    const fc_status own = fc_work_status(part.get());
+    source_.store(fc_work_source(part.get()));
+    if (own == FC_OK || status != FC_OK) continue;
+    status = own;
+    text = failure_text(part.get());
+  }
+  if (status == FC_OK && !whole_) {
+    status = FC_ERR_STATE;
+    text = "wrong state: the operation was given up before it was issued" + to_string(site_);
+  }
+  if (status != FC_OK) {
+    error_ = to_exception(status, text);
+  } else {
+    try {
+      holdings_.copy_back();
+    } catch (...) {
+      status = FC_ERR_STATE;
+      error_ = std::current_exception();
+    }
+  }
+  status_ = status;
+  // Dropped after the phase is out: a tensor may need the GIL, which a waiter of ours may hold.
+  const Holdings dropped = std::exchange(holdings_, {});
+  phase_.store(Phase::kSettled, std::memory_order_release);
+  phase_.notify_all();
+}
+
+void OperationState::on_complete(void* context, fc_status, const char*) {
+  auto* watch = static_cast<Watch*>(context);
+  if (watch->unfinished.fetch_sub(1) != 1) return;
+  auto state = std::move(watch->state);
+  delete watch;
+  run_later([state = std::move(state)] {
+    state->settle();
+    state->complete_future();
+  });
+}
+
+void OperationState::watch() {
+  if (phase_.load(std::memory_order_acquire) != Phase::kPending) return;
+  if (watched_.exchange(true)) return;
+  auto* watch = new Watch{shared_from_this(), parts_.size()};
+  for (const auto& part : parts_) {
+    // A handle that cannot be watched (inherited across a fork) will never complete either.
+    if (fc_work_on_complete(part.get(), on_complete, watch) != FC_OK) {
+      on_complete(watch, FC_ERR_STATE, "");
+    }
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> OperationState::future() {
+  require_published();
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!future_) {
+      future_ =
+          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    }
+    future = future_;
+  }
+  if (is_complete()) {
+    complete_future();
+  } else {
+    watch();
+  }
+  return future;
+}
+
+void OperationState::complete_future() {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!future_ || std::exchange(future_completed_, true)) return;
+    future = future_;
+  }
+  if (error_) {
+    future->setError(error_);
+  } else {
+    future->markCompleted(c10::IValue(outputs_));
+  }
+}
+
+CommWork::~CommWork() {
+  if (state_->status() == FC_IN_PROGRESS) state_->watch();
+}
+
+bool CommWork::wait(std::chrono::milliseconds timeout) {
+  state_->wait(timeout);
+  return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CommWork::getFutureResult() {
+  return getFuture()->then(
+      [](c10::ivalue::Future& done) {
+        const auto result =
+            done.hasError() ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
+        return c10::IValue(static_cast<int64_t>(result));
+      },
+      c10::IntType::get());
+}
+
+}  // namespace ferrocomm
