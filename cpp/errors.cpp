@@ -44,6 +44,11 @@ std::exception_ptr to_exception(fc_status status, const std::string& text) {
   }
 }
 
+void check(fc_status status) {
+  if (status != FC_OK) throw_status(status, fc_last_error());
+  rethrow_interrupt();  // a signal that came as the call succeeded
+}
+
 void throw_status(fc_status status, const std::string& text) {
   // Whatever status the engine chose for the call that was cut short, the user sees the signal.
   rethrow_interrupt();

@@ -37,9 +37,7 @@ std::exception_ptr to_exception(fc_status status, const std::string& text);
 /// Raises it; an interrupted wait raises the Python exception that interrupted it.
 [[noreturn]] void throw_status(fc_status status, const std::string& text);
 
-/// Raises the calling thread's last error unless `status` is FC_OK.
-inline void check(fc_status status) {
-  if (status != FC_OK) throw_status(status, fc_last_error());
-}
+/// Raises the calling thread's last error unless `status` is FC_OK, and an interrupt in any case.
+void check(fc_status status);
 
 }  // namespace ferrocomm

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
-#include <torch/csrc/utils/pybind.h>

@@ -63,12 +63,25 @@ StoreReply classified(const std::string& text) {
   return failed(speaks_of_timeout(text) ? FC_ERR_STORE_TIMEOUT : FC_ERR_STORE, text);
 }
 
+// Text of any object, whatever its __str__ does and whatever characters it holds.
+std::string printable(py::handle object) {
+  const auto text = py::reinterpret_steal<py::object>(PyObject_Str(object.ptr()));
+  const auto bytes = py::reinterpret_steal<py::object>(
+      text ? PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace") : nullptr);
+  if (!bytes) {
+    PyErr_Clear();
+    return "(text that cannot be shown)";
+  }
+  return std::string(PyBytes_AS_STRING(bytes.ptr()),
+                     static_cast<size_t>(PyBytes_GET_SIZE(bytes.ptr())));
+}
+
 // The exception must not outlive the GIL taken here, so it is consumed.
 StoreReply python_failure(py::error_already_set&& raised) {
   py::gil_scoped_acquire gil;
   const py::error_already_set error(std::move(raised));
-  const std::string text = py::cast<std::string>(error.type().attr("__name__")) + ": " +
-                           py::cast<std::string>(py::str(error.value()));
+  const std::string text =
+      printable(error.type().attr("__name__")) + ": " + printable(error.value());
   if (!PyErr_GivenExceptionMatches(error.type().ptr(), PyExc_Exception)) {
     set_interrupt(std::make_exception_ptr(error));  // KeyboardInterrupt, SystemExit
     return failed(FC_ERR_STORE, text);
@@ -123,7 +136,12 @@ StoreReply wait_for(c10d::Store& store, const std::string& key, Milliseconds lim
     });
     if (interrupted()) return failed(FC_ERR_STORE, "interrupted while waiting for the store");
     if (reply.kind == FC_ERR_STORE && lacks_wait(reply)) return StoreReply{};
-    if (reply.kind != FC_ERR_STORE_TIMEOUT || Clock::now() >= deadline) return reply;
+    if (reply.kind != FC_ERR_STORE_TIMEOUT) return reply;
+    if (Clock::now() < deadline) continue;
+    // The store's own words name the last slice as the limit.
+    return failed(FC_ERR_STORE_TIMEOUT, "the store had no key " + key + " within " +
+                                            std::to_string(limit.count()) + " ms (" +
+                                            std::string(reply.message) + ")");
   }
 }
 

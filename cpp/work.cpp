@@ -61,6 +61,7 @@ void OperationState::wait(std::chrono::milliseconds timeout) {
     GilReleased released;
     wait_for_parts(timeout);
     settle();
+    rethrow_interrupt();
   }
   complete_future();
   if (error_) std::rethrow_exception(error_);
