@@ -640,8 +640,8 @@ void fc_comm_destroy(struct fc_comm *comm);
 
 /**
  * What this library is and serves, as JSON: {"version", "abi", "backends": [{"name", "aliases",
- * "usable", "reason"}], "transports": [..], "communicators": [one object as of `fc_comm_info`
- * each]}. `*json` receives an owned string.
+ * "usable", "reason"}], "transports": [..], "recorder_entries", "communicators": [..]},
+ * each communicator as `fc_comm_info` has it. `*json` receives an owned string.
  */
 fc_status fc_engine_info(struct fc_string **json);
 
@@ -855,7 +855,7 @@ fc_status fc_comm_barrier(struct fc_comm *comm,
 
 /**
  * The last operations of this process's communicators, oldest first, as JSON in the shape torch's
- * flight recorder analyser reads: {"version", "rank", "pg_config", "pg_status", "entries": [..]}.
+ * flight recorder analyser reads: {"version", "pg_config", "pg_status", "entries": [..]}.
  * At most `max_entries` of the newest (0: all that are kept); `only_active` other than 0 leaves
  * out what is complete. `*json` receives an owned string. The recorder keeps the last 2048
  * operations, or `FERROCOMM_RECORDER_ENTRIES` of the environment (0: none).

@@ -43,7 +43,11 @@ unsafe fn with_batch(
     let batch = unsafe { ffi::value_mut(batch) };
     let poisoned = batch.as_ref().ok().map(|batch| batch.communicator.clone());
     guard_poisoning(
-        || body(batch?),
+        || {
+            let batch = batch?;
+            batch.communicator.check_process()?;
+            body(batch)
+        },
         |message| {
             if let Some(communicator) = poisoned {
                 communicator.fail_with_panic(message);
@@ -75,7 +79,10 @@ pub unsafe extern "C" fn fc_batch_create(comm: *mut fc_comm, out: *mut *mut fc_b
         with_comm(comm, |handle| {
             let out = Out::new(out, "out")?;
             let communicator = handle.communicator.clone();
-            out.set(ffi::give(Batch { communicator, parts: Vec::new() }));
+            out.set(ffi::give(Batch {
+                communicator,
+                parts: Vec::new(),
+            }));
             Ok(())
         })
     }
@@ -96,7 +103,11 @@ pub unsafe extern "C" fn fc_batch_send(
         with_batch(batch, |batch| {
             batch.add(dtype, |arguments| {
                 let to = arguments.rank("dst", dst)?;
-                Ok(PointToPoint::Send { buffer: arguments.region("buffer", buffer, count)?, to, tag })
+                Ok(PointToPoint::Send {
+                    buffer: arguments.region("buffer", buffer, count)?,
+                    to,
+                    tag,
+                })
             })
         })
     }

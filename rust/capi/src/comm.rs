@@ -34,7 +34,11 @@ impl CommHandle {
     fn give(communicator: Arc<Communicator>) -> *mut fc_comm {
         let name = c_string(communicator.name());
         let backend = c_string(communicator.backend().name());
-        ffi::give(Self { communicator, name, backend })
+        ffi::give(Self {
+            communicator,
+            name,
+            backend,
+        })
     }
 }
 
@@ -53,9 +57,16 @@ pub(crate) unsafe fn with_comm(
 ) -> fc_status {
     // SAFETY: by the caller's promise.
     let handle = unsafe { ffi::value(comm) };
-    let poisoned = handle.as_ref().ok().map(|handle| handle.communicator.clone());
+    let poisoned = handle
+        .as_ref()
+        .ok()
+        .map(|handle| handle.communicator.clone());
     guard_poisoning(
-        || body(handle?),
+        || {
+            let handle = handle?;
+            handle.communicator.check_process()?;
+            body(handle)
+        },
         |message| {
             if let Some(communicator) = poisoned {
                 communicator.fail_with_panic(message);
@@ -98,7 +109,12 @@ unsafe fn options_of(options: *const fc_comm_options) -> Result<CommunicatorOpti
     // SAFETY: as above.
     for hint in unsafe { ffi::list(options.hints, options.hint_count, "hints") }? {
         // SAFETY: as above.
-        let pair = unsafe { (ffi::text(hint.key, "hint key")?, ffi::text(hint.value, "hint value")?) };
+        let pair = unsafe {
+            (
+                ffi::text(hint.key, "hint key")?,
+                ffi::text(hint.value, "hint value")?,
+            )
+        };
         hints.push((pair.0.to_owned(), pair.1.to_owned()));
     }
     Ok(CommunicatorOptions {
@@ -155,7 +171,9 @@ pub unsafe extern "C" fn fc_comm_split(
             let out = Out::new(out, "out")?;
             let ranks = ffi::list(ranks, n, "ranks")?;
             let name = ffi::text(name, "name")?;
-            let child = parent.communicator.split(ranks, name, ffi::timeout(timeout_ns)?)?;
+            let child = parent
+                .communicator
+                .split(ranks, name, ffi::timeout(timeout_ns)?)?;
             out.set(child.map_or(std::ptr::null_mut(), CommHandle::give));
             Ok(())
         })
@@ -166,28 +184,36 @@ pub unsafe extern "C" fn fc_comm_split(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_rank(comm: *const fc_comm) -> i32 {
     // SAFETY: the caller passes NULL or a live communicator.
-    guard_value(-1, || Ok(unsafe { ffi::value(comm) }?.communicator.rank().get() as i32))
+    guard_value(-1, || {
+        Ok(unsafe { ffi::value(comm) }?.communicator.rank().get() as i32)
+    })
 }
 
 /// Number of ranks; -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_size(comm: *const fc_comm) -> i32 {
     // SAFETY: the caller passes NULL or a live communicator.
-    guard_value(-1, || Ok(unsafe { ffi::value(comm) }?.communicator.size() as i32))
+    guard_value(-1, || {
+        Ok(unsafe { ffi::value(comm) }?.communicator.size() as i32)
+    })
 }
 
 /// Its name, valid while the communicator lives; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_name(comm: *const fc_comm) -> *const c_char {
     // SAFETY: the caller passes NULL or a live communicator.
-    guard_value(std::ptr::null(), || Ok(unsafe { ffi::value(comm) }?.name.as_ptr()))
+    guard_value(std::ptr::null(), || {
+        Ok(unsafe { ffi::value(comm) }?.name.as_ptr())
+    })
 }
 
 /// The engine that serves it, such as "host", valid while the communicator lives; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_backend(comm: *const fc_comm) -> *const c_char {
     // SAFETY: the caller passes NULL or a live communicator.
-    guard_value(std::ptr::null(), || Ok(unsafe { ffi::value(comm) }?.backend.as_ptr()))
+    guard_value(std::ptr::null(), || {
+        Ok(unsafe { ffi::value(comm) }?.backend.as_ptr())
+    })
 }
 
 /// Its state: "ready", "failed", "aborted" or "finalized". `*state` receives static text.
@@ -216,7 +242,9 @@ pub unsafe extern "C" fn fc_comm_error(
         with_comm(comm, |handle| {
             let out = Out::new(cause, "cause")?;
             let cause = handle.communicator.failure();
-            out.set(give_text(&cause.map(|cause| cause.to_string()).unwrap_or_default()));
+            out.set(give_text(
+                &cause.map(|cause| cause.to_string()).unwrap_or_default(),
+            ));
             Ok(())
         })
     }
@@ -236,10 +264,7 @@ pub unsafe extern "C" fn fc_comm_set_timeout(comm: *mut fc_comm, timeout_ns: i64
 
 /// The default time-out in nanoseconds.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fc_comm_timeout(
-    comm: *const fc_comm,
-    timeout_ns: *mut i64,
-) -> fc_status {
+pub unsafe extern "C" fn fc_comm_timeout(comm: *const fc_comm, timeout_ns: *mut i64) -> fc_status {
     // SAFETY: the caller passes NULL or a live communicator, and NULL or a place for a number.
     unsafe {
         with_comm(comm, |handle| {
@@ -255,7 +280,9 @@ pub unsafe extern "C" fn fc_comm_timeout(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_sequence(comm: *const fc_comm) -> u64 {
     // SAFETY: the caller passes NULL or a live communicator.
-    guard_value(0, || Ok(unsafe { ffi::value(comm) }?.communicator.sequence()))
+    guard_value(0, || {
+        Ok(unsafe { ffi::value(comm) }?.communicator.sequence())
+    })
 }
 
 /// The communicator as JSON: {"name", "engine", "rank", "size", "state", "error", "transport",

@@ -72,7 +72,11 @@ impl<T> Out<T> {
     /// # Safety
     /// `pointer` is NULL or valid for one write while the value lives.
     pub(crate) unsafe fn new(pointer: *mut T, name: &'static str) -> Result<Self> {
-        if pointer.is_null() { Err(null(name)) } else { Ok(Self(pointer)) }
+        if pointer.is_null() {
+            Err(null(name))
+        } else {
+            Ok(Self(pointer))
+        }
     }
 
     /// Writes the result.
@@ -117,7 +121,11 @@ pub(crate) fn guard_value<T>(otherwise: T, body: impl FnOnce() -> Result<T>) -> 
         answer = Some(body()?);
         Ok(())
     });
-    if status == FC_OK { answer.unwrap_or(otherwise) } else { otherwise }
+    if status == FC_OK {
+        answer.unwrap_or(otherwise)
+    } else {
+        otherwise
+    }
 }
 
 fn panic_message(payload: &(dyn Any + Send)) -> String {

@@ -3,9 +3,9 @@
 use std::ffi::c_char;
 
 use ferrocomm_abi::*;
+use ferrocomm_core::Result;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::reduce_op::ReduceOp;
-use ferrocomm_core::Result;
 use ferrocomm_engine::Backend;
 
 use crate::ffi::{self, Out, guard, invalid};
@@ -13,19 +13,25 @@ use crate::text::{fc_string, give_text};
 
 /// The element type with this code.
 pub(crate) fn dtype_of(code: fc_dtype) -> Result<Dtype> {
-    Dtype::from_code(code)
-        .ok_or_else(|| invalid("no such dtype").got(code).expected("one of FC_DTYPE_*"))
+    Dtype::from_code(code).ok_or_else(|| {
+        invalid("no such dtype")
+            .got(code)
+            .expected("one of FC_DTYPE_*")
+    })
 }
 
 /// The reduce op with this code.
 pub(crate) fn reduce_op_of(code: fc_reduce_op, premul_factor: f64) -> Result<ReduceOp> {
-    ReduceOp::from_code(code, premul_factor)
-        .ok_or_else(|| invalid("no such reduce op").got(code).expected("one of FC_REDUCE_*"))
+    ReduceOp::from_code(code, premul_factor).ok_or_else(|| {
+        invalid("no such reduce op")
+            .got(code)
+            .expected("one of FC_REDUCE_*")
+    })
 }
 
 /// What this library is and serves, as JSON: {"version", "abi", "backends": [{"name", "aliases",
-/// "usable", "reason"}], "transports": [..], "communicators": [one object as of `fc_comm_info`
-/// each]}. `*json` receives an owned string.
+/// "usable", "reason"}], "transports": [..], "recorder_entries", "communicators": [..]},
+/// each communicator as `fc_comm_info` has it. `*json` receives an owned string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_engine_info(json: *mut *mut fc_string) -> fc_status {
     guard(|| {

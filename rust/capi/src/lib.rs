@@ -3,7 +3,11 @@
 //! Checks pointers, turns C arguments into the engine's, and turns what comes back into statuses
 //! and handles. It must not know how data moves. Every entry runs inside `ffi::guard` or one of
 //! its forms, so nothing unwinds into the client.
-#![allow(non_camel_case_types)]
+#![allow(non_camel_case_types, reason = "types are called as C calls them")]
+#![allow(
+    unreachable_pub,
+    reason = "functions leave by their symbols, not by their paths"
+)]
 
 mod batch;
 mod comm;

@@ -23,8 +23,12 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-type LogFunction =
-    unsafe extern "C" fn(*mut c_void, fc_log_level, *const std::ffi::c_char, *const std::ffi::c_char);
+type LogFunction = unsafe extern "C" fn(
+    *mut c_void,
+    fc_log_level,
+    *const std::ffi::c_char,
+    *const std::ffi::c_char,
+);
 
 static SINK: RwLock<Option<(LogFunction, Context)>> = RwLock::new(None);
 /// The most detailed level wanted; 0 without a callback. Read for every event.
@@ -82,7 +86,12 @@ impl Subscriber for Forwarder {
         let message = c_string(&line.finish());
         // SAFETY: the client's function with its own context; both strings outlive the call.
         unsafe {
-            callback(context.0, level_of(event.metadata()), target.as_ptr(), message.as_ptr());
+            callback(
+                context.0,
+                level_of(event.metadata()),
+                target.as_ptr(),
+                message.as_ptr(),
+            );
         }
         INSIDE.set(false);
     }
@@ -123,11 +132,16 @@ pub unsafe extern "C" fn fc_set_log_callback(
     static INSTALLED: Once = Once::new();
     guard(|| {
         if callback.is_some() && !(FC_LOG_ERROR..=FC_LOG_TRACE).contains(&max_level) {
-            return Err(invalid("no such log level").got(max_level).expected("1 to 5"));
+            return Err(invalid("no such log level")
+                .got(max_level)
+                .expected("1 to 5"));
         }
         *SINK.write().unwrap_or_else(PoisonError::into_inner) =
             callback.map(|callback| (callback, Context(ctx)));
-        MAX_LEVEL.store(if callback.is_some() { max_level } else { 0 }, Ordering::Relaxed);
+        MAX_LEVEL.store(
+            if callback.is_some() { max_level } else { 0 },
+            Ordering::Relaxed,
+        );
         INSTALLED.call_once(|| {
             // The dispatcher is this library's own copy, so only a second call could fail.
             let _first = tracing::subscriber::set_global_default(Forwarder { spans: 0.into() });

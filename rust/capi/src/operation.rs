@@ -22,8 +22,11 @@ unsafe impl SizeTagged for fc_op_options {
     const NAME: &'static str = "fc_op_options";
 }
 
-const DEFAULTS: fc_op_options =
-    fc_op_options { size: size_of::<fc_op_options>(), timeout_ns: 0, premul_factor: 1.0 };
+const DEFAULTS: fc_op_options = fc_op_options {
+    size: size_of::<fc_op_options>(),
+    timeout_ns: 0,
+    premul_factor: 1.0,
+};
 
 /// Sets `options` to defaults: the communicator's time-out, a factor of 1.
 #[unsafe(no_mangle)]
@@ -57,7 +60,11 @@ pub(crate) struct Arguments<'a> {
 impl<'a> Arguments<'a> {
     pub(crate) fn new(communicator: &'a Communicator, dtype: fc_dtype) -> Result<Self> {
         let premul_factor = DEFAULTS.premul_factor;
-        Ok(Self { communicator, dtype: dtype_of(dtype)?, premul_factor })
+        Ok(Self {
+            communicator,
+            dtype: dtype_of(dtype)?,
+            premul_factor,
+        })
     }
 
     /// A rank argument.
@@ -95,7 +102,10 @@ impl<'a> Arguments<'a> {
         match (pointer.is_null(), bytes) {
             (_, 0) => Ok(Region::EMPTY),
             (true, _) => Err(null(name).got(format!("NULL for {count} elements"))),
-            (false, bytes) => Ok(Region { address: pointer.addr(), bytes }),
+            (false, bytes) => Ok(Region {
+                address: pointer.addr(),
+                bytes,
+            }),
         }
     }
 
@@ -105,7 +115,10 @@ impl<'a> Arguments<'a> {
             .checked_mul(self.size())
             .ok_or_else(|| invalid(format!("{name} is larger than memory")).got(count))?;
         let each = self.bytes(name, count)?;
-        Ok(Regions::Equal { whole: self.region(name, pointer, total)?, each })
+        Ok(Regions::Equal {
+            whole: self.region(name, pointer, total)?,
+            each,
+        })
     }
 
     /// A list of one buffer per rank.
@@ -117,7 +130,8 @@ impl<'a> Arguments<'a> {
     ) -> Result<Regions> {
         let regions = buffers.iter().enumerate();
         let regions = regions.map(|(rank, buffer)| {
-            self.region(name, *buffer, count(rank)).map_err(|e| e.expected(format!("a buffer for rank {rank}")))
+            self.region(name, *buffer, count(rank))
+                .map_err(|e| e.expected(format!("a buffer for rank {rank}")))
         });
         Ok(Regions::List(regions.collect::<Result<_>>()?))
     }
@@ -145,7 +159,9 @@ pub(crate) fn source_of(arguments: &Arguments<'_>, src: i32) -> Result<Source> {
     if src == FC_ANY_SOURCE {
         return Ok(Source::Any);
     }
-    let named = arguments.rank("src", src).map_err(|error| error.remedy("-1 means any source"));
+    let named = arguments
+        .rank("src", src)
+        .map_err(|error| error.remedy("-1 means any source"));
     named.map(Source::Rank)
 }
 
@@ -208,7 +224,11 @@ unsafe fn prepare(
     let options = unsafe { options_of(options) }?;
     let mut arguments = Arguments::new(communicator, dtype)?;
     arguments.premul_factor = options.premul_factor;
-    Ok((task(&arguments)?, arguments.dtype, ffi::timeout(options.timeout_ns)?))
+    Ok((
+        task(&arguments)?,
+        arguments.dtype,
+        ffi::timeout(options.timeout_ns)?,
+    ))
 }
 
 /// Copies `count` elements of `buffer` on `root` to `buffer` on every other rank. `options` and
@@ -225,11 +245,18 @@ pub unsafe extern "C" fn fc_comm_broadcast(
 ) -> fc_status {
     // SAFETY: the pointers are what the header asks for.
     unsafe {
-        operate(comm, Operation::Broadcast, dtype, options, work, |arguments| {
-            let root = arguments.rank("root", root)?;
-            let buffer = arguments.region("buffer", buffer, count)?;
-            Ok(Task::Collective(Collective::Broadcast { buffer, root }))
-        })
+        operate(
+            comm,
+            Operation::Broadcast,
+            dtype,
+            options,
+            work,
+            |arguments| {
+                let root = arguments.rank("root", root)?;
+                let buffer = arguments.region("buffer", buffer, count)?;
+                Ok(Task::Collective(Collective::Broadcast { buffer, root }))
+            },
+        )
     }
 }
 
@@ -252,12 +279,23 @@ pub unsafe extern "C" fn fc_comm_all_reduce(
 ) -> fc_status {
     // SAFETY: the pointers are what the header asks for.
     unsafe {
-        operate(comm, Operation::AllReduce, dtype, options, work, |arguments| {
-            let op = arguments.reduce_op(op)?;
-            let input = arguments.region("input", input, count)?;
-            let output = arguments.region("output", output, count)?;
-            Ok(Task::Collective(Collective::AllReduce { input, output, op }))
-        })
+        operate(
+            comm,
+            Operation::AllReduce,
+            dtype,
+            options,
+            work,
+            |arguments| {
+                let op = arguments.reduce_op(op)?;
+                let input = arguments.region("input", input, count)?;
+                let output = arguments.region("output", output, count)?;
+                Ok(Task::Collective(Collective::AllReduce {
+                    input,
+                    output,
+                    op,
+                }))
+            },
+        )
     }
 }
 
@@ -284,7 +322,12 @@ pub unsafe extern "C" fn fc_comm_reduce(
                 .is_root(root)
                 .then(|| arguments.region("output", output, count))
                 .transpose()?;
-            Ok(Task::Collective(Collective::Reduce { input, output, op, root }))
+            Ok(Task::Collective(Collective::Reduce {
+                input,
+                output,
+                op,
+                root,
+            }))
         })
     }
 }
@@ -303,11 +346,18 @@ pub unsafe extern "C" fn fc_comm_all_gather(
 ) -> fc_status {
     // SAFETY: the pointers are what the header asks for.
     unsafe {
-        operate(comm, Operation::AllGather, dtype, options, work, |arguments| {
-            let input = arguments.region("input", input, count)?;
-            let outputs = arguments.parts("output", output, count)?;
-            Ok(Task::Collective(Collective::AllGather { input, outputs }))
-        })
+        operate(
+            comm,
+            Operation::AllGather,
+            dtype,
+            options,
+            work,
+            |arguments| {
+                let input = arguments.region("input", input, count)?;
+                let outputs = arguments.parts("output", output, count)?;
+                Ok(Task::Collective(Collective::AllGather { input, outputs }))
+            },
+        )
     }
 }
 
@@ -326,13 +376,20 @@ pub unsafe extern "C" fn fc_comm_all_gather_v(
 ) -> fc_status {
     // SAFETY: the pointers are what the header asks for.
     unsafe {
-        operate(comm, Operation::AllGather, dtype, options, work, |arguments| {
-            let outputs = arguments.buffers_v("outputs", outputs.cast(), counts)?;
-            let own = ffi::list(counts, arguments.size(), "counts")?;
-            let own = own[arguments.communicator.rank().index()];
-            let input = arguments.region("input", input, own)?;
-            Ok(Task::Collective(Collective::AllGather { input, outputs }))
-        })
+        operate(
+            comm,
+            Operation::AllGather,
+            dtype,
+            options,
+            work,
+            |arguments| {
+                let outputs = arguments.buffers_v("outputs", outputs.cast(), counts)?;
+                let own = ffi::list(counts, arguments.size(), "counts")?;
+                let own = own[arguments.communicator.rank().index()];
+                let input = arguments.region("input", input, own)?;
+                Ok(Task::Collective(Collective::AllGather { input, outputs }))
+            },
+        )
     }
 }
 
@@ -351,12 +408,23 @@ pub unsafe extern "C" fn fc_comm_reduce_scatter(
 ) -> fc_status {
     // SAFETY: the pointers are what the header asks for.
     unsafe {
-        operate(comm, Operation::ReduceScatter, dtype, options, work, |arguments| {
-            let op = arguments.reduce_op(op)?;
-            let inputs = arguments.parts("input", input, count)?;
-            let output = arguments.region("output", output, count)?;
-            Ok(Task::Collective(Collective::ReduceScatter { inputs, output, op }))
-        })
+        operate(
+            comm,
+            Operation::ReduceScatter,
+            dtype,
+            options,
+            work,
+            |arguments| {
+                let op = arguments.reduce_op(op)?;
+                let inputs = arguments.parts("input", input, count)?;
+                let output = arguments.region("output", output, count)?;
+                Ok(Task::Collective(Collective::ReduceScatter {
+                    inputs,
+                    output,
+                    op,
+                }))
+            },
+        )
     }
 }
 
@@ -376,14 +444,25 @@ pub unsafe extern "C" fn fc_comm_reduce_scatter_v(
 ) -> fc_status {
     // SAFETY: the pointers are what the header asks for.
     unsafe {
-        operate(comm, Operation::ReduceScatter, dtype, options, work, |arguments| {
-            let op = arguments.reduce_op(op)?;
-            let inputs = arguments.buffers_v("inputs", inputs, counts)?;
-            let own = ffi::list(counts, arguments.size(), "counts")?;
-            let own = own[arguments.communicator.rank().index()];
-            let output = arguments.region("output", output, own)?;
-            Ok(Task::Collective(Collective::ReduceScatter { inputs, output, op }))
-        })
+        operate(
+            comm,
+            Operation::ReduceScatter,
+            dtype,
+            options,
+            work,
+            |arguments| {
+                let op = arguments.reduce_op(op)?;
+                let inputs = arguments.buffers_v("inputs", inputs, counts)?;
+                let own = ffi::list(counts, arguments.size(), "counts")?;
+                let own = own[arguments.communicator.rank().index()];
+                let output = arguments.region("output", output, own)?;
+                Ok(Task::Collective(Collective::ReduceScatter {
+                    inputs,
+                    output,
+                    op,
+                }))
+            },
+        )
     }
 }
 
@@ -401,11 +480,18 @@ pub unsafe extern "C" fn fc_comm_all_to_all(
 ) -> fc_status {
     // SAFETY: the pointers are what the header asks for.
     unsafe {
-        operate(comm, Operation::AllToAll, dtype, options, work, |arguments| {
-            let inputs = arguments.parts("input", input, count)?;
-            let outputs = arguments.parts("output", output, count)?;
-            Ok(Task::Collective(Collective::AllToAll { inputs, outputs }))
-        })
+        operate(
+            comm,
+            Operation::AllToAll,
+            dtype,
+            options,
+            work,
+            |arguments| {
+                let inputs = arguments.parts("input", input, count)?;
+                let outputs = arguments.parts("output", output, count)?;
+                Ok(Task::Collective(Collective::AllToAll { inputs, outputs }))
+            },
+        )
     }
 }
 
@@ -425,11 +511,18 @@ pub unsafe extern "C" fn fc_comm_all_to_all_v(
 ) -> fc_status {
     // SAFETY: the pointers are what the header asks for.
     unsafe {
-        operate(comm, Operation::AllToAll, dtype, options, work, |arguments| {
-            let inputs = arguments.buffers_v("inputs", inputs, input_counts)?;
-            let outputs = arguments.buffers_v("outputs", outputs.cast(), output_counts)?;
-            Ok(Task::Collective(Collective::AllToAll { inputs, outputs }))
-        })
+        operate(
+            comm,
+            Operation::AllToAll,
+            dtype,
+            options,
+            work,
+            |arguments| {
+                let inputs = arguments.buffers_v("inputs", inputs, input_counts)?;
+                let outputs = arguments.buffers_v("outputs", outputs.cast(), output_counts)?;
+                Ok(Task::Collective(Collective::AllToAll { inputs, outputs }))
+            },
+        )
     }
 }
 
@@ -452,7 +545,11 @@ pub unsafe extern "C" fn fc_comm_gather(
             let root = arguments.rank("root", root)?;
             let input = arguments.region("input", input, count)?;
             let outputs = arguments.at_root("outputs", root, outputs.cast(), count)?;
-            Ok(Task::Collective(Collective::Gather { input, outputs, root }))
+            Ok(Task::Collective(Collective::Gather {
+                input,
+                outputs,
+                root,
+            }))
         })
     }
 }
@@ -472,12 +569,23 @@ pub unsafe extern "C" fn fc_comm_scatter(
 ) -> fc_status {
     // SAFETY: the pointers are what the header asks for.
     unsafe {
-        operate(comm, Operation::Scatter, dtype, options, work, |arguments| {
-            let root = arguments.rank("root", root)?;
-            let inputs = arguments.at_root("inputs", root, inputs, count)?;
-            let output = arguments.region("output", output, count)?;
-            Ok(Task::Collective(Collective::Scatter { inputs, output, root }))
-        })
+        operate(
+            comm,
+            Operation::Scatter,
+            dtype,
+            options,
+            work,
+            |arguments| {
+                let root = arguments.rank("root", root)?;
+                let inputs = arguments.at_root("inputs", root, inputs, count)?;
+                let output = arguments.region("output", output, count)?;
+                Ok(Task::Collective(Collective::Scatter {
+                    inputs,
+                    output,
+                    root,
+                }))
+            },
+        )
     }
 }
 
@@ -557,8 +665,13 @@ pub unsafe extern "C" fn fc_comm_barrier(
 ) -> fc_status {
     // SAFETY: the pointers are what the header asks for.
     unsafe {
-        operate(comm, Operation::Barrier, FC_DTYPE_BYTE, options, work, |_| {
-            Ok(Task::Collective(Collective::Barrier))
-        })
+        operate(
+            comm,
+            Operation::Barrier,
+            FC_DTYPE_BYTE,
+            options,
+            work,
+            |_| Ok(Task::Collective(Collective::Barrier)),
+        )
     }
 }

@@ -6,7 +6,7 @@ use crate::ffi::{Out, guard};
 use crate::text::{fc_string, give_text};
 
 /// The last operations of this process's communicators, oldest first, as JSON in the shape torch's
-/// flight recorder analyser reads: {"version", "rank", "pg_config", "pg_status", "entries": [..]}.
+/// flight recorder analyser reads: {"version", "pg_config", "pg_status", "entries": [..]}.
 /// At most `max_entries` of the newest (0: all that are kept); `only_active` other than 0 leaves
 /// out what is complete. `*json` receives an owned string. The recorder keeps the last 2048
 /// operations, or `FERROCOMM_RECORDER_ENTRIES` of the environment (0: none).
@@ -19,7 +19,10 @@ pub unsafe extern "C" fn fc_recorder_dump(
     guard(|| {
         // SAFETY: the caller passes NULL or a place for one pointer.
         let out = unsafe { Out::new(json, "json") }?;
-        out.set(give_text(&ferrocomm_engine::recorder_dump(max_entries, only_active != 0)));
+        out.set(give_text(&ferrocomm_engine::recorder_dump(
+            max_entries,
+            only_active != 0,
+        )));
         Ok(())
     })
 }

@@ -8,7 +8,11 @@ use ferrocomm_core::{Error, ErrorKind};
 
 /// One line per status: its code, its kind of error, its name in C.
 const STATUSES: [(fc_status, ErrorKind, &CStr); 16] = [
-    (FC_ERR_INVALID_ARGUMENT, ErrorKind::InvalidArgument, c"invalid_argument"),
+    (
+        FC_ERR_INVALID_ARGUMENT,
+        ErrorKind::InvalidArgument,
+        c"invalid_argument",
+    ),
     (FC_ERR_UNSUPPORTED, ErrorKind::Unsupported, c"unsupported"),
     (FC_ERR_STATE, ErrorKind::State, c"state"),
     (FC_ERR_TIMEOUT, ErrorKind::Timeout, c"timeout"),
@@ -17,8 +21,16 @@ const STATUSES: [(fc_status, ErrorKind, &CStr); 16] = [
     (FC_ERR_ABORTED, ErrorKind::Aborted, c"aborted"),
     (FC_ERR_TRANSPORT, ErrorKind::Transport, c"transport"),
     (FC_ERR_STORE, ErrorKind::Store, c"store"),
-    (FC_ERR_STORE_TIMEOUT, ErrorKind::StoreTimeout, c"store_timeout"),
-    (FC_ERR_STORE_DISCONNECTED, ErrorKind::StoreDisconnected, c"store_disconnected"),
+    (
+        FC_ERR_STORE_TIMEOUT,
+        ErrorKind::StoreTimeout,
+        c"store_timeout",
+    ),
+    (
+        FC_ERR_STORE_DISCONNECTED,
+        ErrorKind::StoreDisconnected,
+        c"store_disconnected",
+    ),
     (FC_ERR_RESOURCES, ErrorKind::Resources, c"resources"),
     (FC_ERR_PANIC, ErrorKind::Panic, c"panic"),
     (FC_ERR_CANCELLED, ErrorKind::Cancelled, c"cancelled"),
@@ -29,12 +41,18 @@ const STATUSES: [(fc_status, ErrorKind, &CStr); 16] = [
 /// The status of a kind of error.
 pub(crate) fn code_of(kind: ErrorKind) -> fc_status {
     // Every kind has a line (see the test); a kind without one is a fault of the engine.
-    STATUSES.iter().find(|status| status.1 == kind).map_or(FC_ERR_PANIC, |status| status.0)
+    STATUSES
+        .iter()
+        .find(|status| status.1 == kind)
+        .map_or(FC_ERR_PANIC, |status| status.0)
 }
 
 /// The kind of error of a status, for statuses that clients return.
 pub(crate) fn kind_of(code: fc_status) -> Option<ErrorKind> {
-    STATUSES.iter().find(|status| status.0 == code).map(|status| status.1)
+    STATUSES
+        .iter()
+        .find(|status| status.0 == code)
+        .map(|status| status.1)
 }
 
 thread_local! {
@@ -71,7 +89,9 @@ pub extern "C" fn fc_version() -> *const c_char {
 /// failing call on this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn fc_last_error() -> *const c_char {
-    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    LAST_ERROR
+        .try_with(|last| last.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
 }
 
 /// Short name of a status, such as "timeout"; "unknown" for a number that is none. Static.
@@ -80,7 +100,10 @@ pub extern "C" fn fc_status_name(status: fc_status) -> *const c_char {
     let name = match status {
         FC_OK => c"ok",
         FC_IN_PROGRESS => c"in_progress",
-        code => STATUSES.iter().find(|status| status.0 == code).map_or(c"unknown", |s| s.2),
+        code => STATUSES
+            .iter()
+            .find(|status| status.0 == code)
+            .map_or(c"unknown", |s| s.2),
     };
     name.as_ptr()
 }

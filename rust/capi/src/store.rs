@@ -108,34 +108,62 @@ impl TableStore {
         } else {
             answer.message
         };
-        Err(Error::new(kind, format!("the store could not {verb} key {key}: {words}")))
+        Err(Error::new(
+            kind,
+            format!("the store could not {verb} key {key}: {words}"),
+        ))
     }
 }
 
 impl Store for TableStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        let set = self.0.set.ok_or_else(|| invalid("the store table lacks set"))?;
+        let set = self
+            .0
+            .set
+            .ok_or_else(|| invalid("the store table lacks set"))?;
         self.call("set", key, |sink, sink_ctx| {
             // SAFETY: the client's function; key and value outlive the call.
             unsafe {
                 let (key_data, value_data) = (key.as_ptr().cast(), value.as_ptr());
-                set(self.0.ctx, key_data, key.len(), value_data, value.len(), sink, sink_ctx)
+                set(
+                    self.0.ctx,
+                    key_data,
+                    key.len(),
+                    value_data,
+                    value.len(),
+                    sink,
+                    sink_ctx,
+                )
             }
         })
         .map(drop)
     }
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        let get = self.0.get.ok_or_else(|| invalid("the store table lacks get"))?;
+        let get = self
+            .0
+            .get
+            .ok_or_else(|| invalid("the store table lacks get"))?;
         let nanoseconds = i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX);
         self.call("get", key, |sink, sink_ctx| {
             // SAFETY: the client's function; the key outlives the call.
-            unsafe { get(self.0.ctx, key.as_ptr().cast(), key.len(), nanoseconds, sink, sink_ctx) }
+            unsafe {
+                get(
+                    self.0.ctx,
+                    key.as_ptr().cast(),
+                    key.len(),
+                    nanoseconds,
+                    sink,
+                    sink_ctx,
+                )
+            }
         })
     }
 
     fn remove(&self, key: &str) -> Result<()> {
-        let Some(remove) = self.0.remove else { return Ok(()) };
+        let Some(remove) = self.0.remove else {
+            return Ok(());
+        };
         self.call("remove", key, |sink, sink_ctx| {
             // SAFETY: the client's function; the key outlives the call.
             unsafe { remove(self.0.ctx, key.as_ptr().cast(), key.len(), sink, sink_ctx) }

@@ -1,7 +1,6 @@
 //! Operations on their way.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 
 use ferrocomm_abi::*;
 use ferrocomm_core::Result;
@@ -18,7 +17,7 @@ pub struct fc_work {
 }
 
 impl Handle for fc_work {
-    type Value = Arc<Pending>;
+    type Value = Pending;
     const NOUN: &'static str = "work";
 }
 
@@ -26,15 +25,19 @@ impl Handle for fc_work {
 ///
 /// # Safety
 /// `work` is NULL or a live work.
-unsafe fn with_work(
-    work: *const fc_work,
-    body: impl FnOnce(&Arc<Pending>) -> Result<()>,
-) -> fc_status {
+unsafe fn with_work(work: *const fc_work, body: impl FnOnce(&Pending) -> Result<()>) -> fc_status {
     // SAFETY: by the caller's promise.
     let pending = unsafe { ffi::value(work) };
-    let poisoned = pending.as_ref().ok().map(|pending| pending.communicator().clone());
+    let poisoned = pending
+        .as_ref()
+        .ok()
+        .map(|pending| pending.communicator().clone());
     guard_poisoning(
-        || body(pending?),
+        || {
+            let pending = pending?;
+            pending.communicator().check_process()?;
+            body(pending)
+        },
         |message| {
             if let Some(communicator) = poisoned {
                 communicator.fail_with_panic(message);
@@ -50,7 +53,11 @@ unsafe fn with_work(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_work_wait(work: *mut fc_work, timeout_ns: i64) -> fc_status {
     // SAFETY: the caller passes NULL or a live work.
-    unsafe { with_work(work, |pending| pending.wait(ffi::timeout(timeout_ns.max(0))?)) }
+    unsafe {
+        with_work(work, |pending| {
+            pending.wait(ffi::timeout(timeout_ns.max(0))?)
+        })
+    }
 }
 
 /// `FC_IN_PROGRESS`, `FC_OK`, or the failure; never blocks.
@@ -80,7 +87,9 @@ pub unsafe extern "C" fn fc_work_error(
         let out = unsafe { Out::new(text, "text") }?;
         // SAFETY: the caller passes NULL or a live work.
         let failure = unsafe { ffi::value(work) }?.outcome().and_then(Result::err);
-        out.set(give_text(&failure.map(|error| error.to_string()).unwrap_or_default()));
+        out.set(give_text(
+            &failure.map(|error| error.to_string()).unwrap_or_default(),
+        ));
         Ok(())
     })
 }
@@ -90,7 +99,9 @@ pub unsafe extern "C" fn fc_work_error(
 pub unsafe extern "C" fn fc_work_source(work: *const fc_work) -> i32 {
     guard_value(-1, || {
         // SAFETY: the caller passes NULL or a live work.
-        Ok(unsafe { ffi::value(work) }?.source().map_or(-1, |rank| rank.get() as i32))
+        Ok(unsafe { ffi::value(work) }?
+            .source()
+            .map_or(-1, |rank| rank.get() as i32))
     })
 }
 

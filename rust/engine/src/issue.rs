@@ -1,0 +1,170 @@
+//! How a communicator issues an operation: checks, a number, the group, the records.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use ferrocomm_core::Result;
+use ferrocomm_core::call::{Call, Mode, Operation, PointToPoint, Task};
+use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::work::Work;
+
+use crate::communicator::Communicator;
+use crate::deferred::Collecting;
+use crate::pending::Pending;
+use crate::process::process;
+use crate::recorder::{Facts, Ticket};
+
+/// An operation that the group has.
+struct Issued {
+    work: Arc<Work>,
+    ticket: Ticket,
+}
+
+impl Communicator {
+    /// Runs an operation on the caller's thread until it is over. `timeout` `None`: the
+    /// communicator's.
+    ///
+    /// The regions of `task` stay valid until this returns.
+    ///
+    /// # Errors
+    /// `InvalidArgument` or `Unsupported` before anything moves; else how the operation failed.
+    /// When the client interrupts the wait, the operation is given up: a collective with its
+    /// communicator, since the caller is about to take its buffers back.
+    pub fn run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
+        let Issued { work, ticket } = self.submit(task, dtype, timeout, Mode::Sync)?;
+        let operation = work.operation();
+        let group = self.group()?;
+        let outcome = group.wait(&work, None);
+        if !work.is_complete() {
+            match operation {
+                Operation::Send | Operation::Recv | Operation::Batch => group.cancel(&work),
+                _ => self.abort(),
+            }
+        }
+        let outcome =
+            outcome.map_err(|error| self.named(error, operation).sequence(work.sequence()));
+        self.shared().settle(ticket, operation, &outcome);
+        outcome
+    }
+
+    /// Starts an operation. `timeout` as for `run`.
+    ///
+    /// The regions of `task` stay valid until the operation is complete.
+    ///
+    /// # Errors
+    /// `InvalidArgument` or `Unsupported`; whatever keeps it from starting. Later failures are the
+    /// pending operation's outcome.
+    pub fn start(
+        self: &Arc<Self>,
+        task: Task,
+        dtype: Dtype,
+        timeout: Option<Duration>,
+    ) -> Result<Pending> {
+        let Issued { work, ticket } = self.submit(task, dtype, timeout, Mode::Async)?;
+        let shared = self.shared().clone();
+        let (operation, sequence) = (work.operation(), work.sequence());
+        shared.pending.fetch_add(1, Ordering::Relaxed);
+        work.on_complete(move |outcome| {
+            let outcome = outcome
+                .clone()
+                .map_err(|error| shared.named(error, operation).sequence(sequence));
+            shared.settle(ticket, operation, &outcome);
+            shared.pending.fetch_sub(1, Ordering::Release);
+        });
+        Ok(Pending::new(self.clone(), work))
+    }
+
+    fn submit(
+        &self,
+        task: Task,
+        dtype: Dtype,
+        timeout: Option<Duration>,
+        mode: Mode,
+    ) -> Result<Issued> {
+        let operation = operation_of(&task);
+        self.try_submit(task, dtype, timeout, mode)
+            .map_err(|error| self.named(error, operation))
+    }
+
+    fn try_submit(
+        &self,
+        task: Task,
+        dtype: Dtype,
+        timeout: Option<Duration>,
+        mode: Mode,
+    ) -> Result<Issued> {
+        let group = self.group()?;
+        self.checker().task(&task, dtype)?;
+        let timeout = self.timeout_for(timeout)?;
+        let (operation, bytes) = (operation_of(&task), payload_bytes(&task));
+        let facts = Facts::of(&task, dtype, self.rank());
+        let recorder = &process().recorder;
+
+        // Dropped in the order they are used up: first the order, then what was collected.
+        let collecting = Collecting::start();
+        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        self.admit()?;
+        let counter = match task {
+            Task::Collective(_) => &self.collectives,
+            Task::PointToPoint(_) | Task::Batch(_) => &self.parts,
+        };
+        let sequence = counter.fetch_add(1, Ordering::Relaxed) + 1;
+        let ticket = recorder.schedule(self.label(), facts, sequence, timeout);
+        let issued = match task {
+            Task::Batch(parts) if parts.is_empty() => Ok(nothing(sequence)),
+            task => group.issue(Call {
+                task,
+                dtype,
+                sequence,
+                timeout,
+                mode,
+            }),
+        };
+        drop(order);
+        recorder.start(ticket);
+        drop(collecting);
+
+        self.counters().add(operation, bytes);
+        tracing::debug!(
+            communicator = self.name(),
+            operation = operation.name(),
+            sequence,
+            bytes,
+            "issued"
+        );
+        issued.map(|work| Issued { work, ticket }).map_err(|error| {
+            let error = self.named(error, operation).sequence(sequence);
+            let failed = Err(error.clone());
+            self.shared().settle(ticket, operation, &failed);
+            error
+        })
+    }
+}
+
+/// A batch of nothing, complete.
+fn nothing(sequence: u64) -> Arc<Work> {
+    let work = Arc::new(Work::new(Operation::Batch, sequence));
+    work.run(work.complete(Ok(())));
+    work
+}
+
+fn operation_of(task: &Task) -> Operation {
+    match task {
+        Task::Collective(collective) => collective.operation(),
+        Task::PointToPoint(PointToPoint::Send { .. }) => Operation::Send,
+        Task::PointToPoint(PointToPoint::Recv { .. }) => Operation::Recv,
+        Task::Batch(_) => Operation::Batch,
+    }
+}
+
+fn payload_bytes(task: &Task) -> usize {
+    let of_part = |part: &PointToPoint| match part {
+        PointToPoint::Send { buffer, .. } | PointToPoint::Recv { buffer, .. } => buffer.bytes,
+    };
+    match task {
+        Task::Collective(collective) => collective.payload_bytes(),
+        Task::PointToPoint(part) => of_part(part),
+        Task::Batch(parts) => parts.iter().map(|(part, _)| of_part(part)).sum(),
+    }
+}

@@ -1,0 +1,29 @@
+//! Communicators as clients see them: state, order, time-outs, argument checks, errors with names,
+//! counters and the flight recorder.
+//!
+//! The engines below (host) move data. This crate must not know how they do it, nor the C ABI nor
+//! torch above it.
+
+mod backend;
+mod check;
+mod communicator;
+mod counters;
+mod deferred;
+mod dump;
+mod info;
+mod issue;
+mod json;
+mod pending;
+mod process;
+mod recorder;
+mod state;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use backend::Backend;
+pub use communicator::{Communicator, CommunicatorOptions};
+pub use dump::{recorder_dump, recorder_reset};
+pub use info::engine_info;
+pub use pending::Pending;

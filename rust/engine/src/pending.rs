@@ -1,0 +1,99 @@
+//! An asynchronous operation as its caller holds it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrocomm_core::call::Operation;
+use ferrocomm_core::ids::GroupRank;
+use ferrocomm_core::work::Work;
+use ferrocomm_core::{Error, ErrorKind, Result};
+
+use crate::communicator::Communicator;
+use crate::deferred;
+
+/// An operation on its way. Any thread may use it; dropping it leaves the operation alone.
+pub struct Pending {
+    communicator: Arc<Communicator>,
+    work: Arc<Work>,
+}
+
+impl Pending {
+    pub(crate) fn new(communicator: Arc<Communicator>, work: Arc<Work>) -> Self {
+        Self { communicator, work }
+    }
+
+    /// The communicator it was started on.
+    pub fn communicator(&self) -> &Arc<Communicator> {
+        &self.communicator
+    }
+
+    fn named(&self, error: Error) -> Error {
+        self.communicator
+            .named(error, self.work.operation())
+            .sequence(self.work.sequence())
+    }
+
+    /// Waits until it is over and returns how it ended. When `limit` passes first, it fails with a
+    /// time-out: a point-to-point operation alone, a collective with its communicator.
+    ///
+    /// # Errors
+    /// How it failed; `Interrupted` when the client ended the wait, and the operation goes on.
+    pub fn wait(&self, limit: Option<Duration>) -> Result<()> {
+        self.outcome().unwrap_or_else(|| {
+            let group = self.communicator.group()?;
+            group
+                .wait(&self.work, limit)
+                .map_err(|error| self.named(error))
+        })
+    }
+
+    /// How it ended, when it has.
+    pub fn outcome(&self) -> Option<Result<()>> {
+        self.work
+            .outcome()
+            .map(|outcome| outcome.map_err(|error| self.named(error)))
+    }
+
+    /// The rank a receive was matched with.
+    pub fn source(&self) -> Option<GroupRank> {
+        self.work.source()
+    }
+
+    /// Its number among the communicator's collectives or point-to-point operations.
+    pub fn sequence(&self) -> u64 {
+        self.work.sequence()
+    }
+
+    /// Cancels a point-to-point operation that is not over; it fails with `Cancelled`.
+    ///
+    /// # Errors
+    /// `Unsupported` for a collective.
+    pub fn cancel(&self) -> Result<()> {
+        match self.work.operation() {
+            Operation::Send | Operation::Recv | Operation::Batch => {
+                self.communicator.group()?.cancel(&self.work);
+                Ok(())
+            }
+            _ => Err(self.named(
+                Error::new(
+                    ErrorKind::Unsupported,
+                    "a collective cannot be cancelled alone",
+                )
+                .remedy("abort the communicator"),
+            )),
+        }
+    }
+
+    /// Runs `callback` once when it is over: now if it is, else on the thread that ends it, with
+    /// no lock held.
+    pub fn on_complete(&self, callback: impl FnOnce(&Result<()>) + Send + 'static) {
+        let shared = self.communicator.shared().clone();
+        let (operation, sequence) = (self.work.operation(), self.work.sequence());
+        self.work.on_complete(move |outcome| {
+            let outcome = outcome
+                .clone()
+                .map_err(|error| shared.named(error, operation).sequence(sequence));
+            deferred::run(move || callback(&outcome));
+        });
+    }
+}

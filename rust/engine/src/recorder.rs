@@ -1,0 +1,409 @@
+//! The flight recorder: the last operations of this process, in a ring.
+//!
+//! Noting an operation costs two clock reads and two uncontended locks, and no memory except for
+//! the text of a failure. It must not know works or groups; `dump` turns it into JSON.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ferrocomm_core::call::{Collective, Operation, PointToPoint, Source, Task};
+use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::ids::GroupRank;
+use ferrocomm_core::reduce_op::ReduceOp;
+
+const DEFAULT_ENTRIES: usize = 2048;
+/// Environment variable: number of operations kept, 0 for none.
+const ENTRIES_VARIABLE: &str = "FERROCOMM_RECORDER_ENTRIES";
+/// More would be memory for nobody to read.
+const MOST_ENTRIES: usize = 1 << 20;
+
+/// The communicator an entry belongs to, also after its end.
+#[derive(Debug)]
+pub(crate) struct Label {
+    /// its number in this process
+    pub(crate) number: u64,
+    /// its name
+    pub(crate) name: Arc<str>,
+    /// the engine that serves it
+    pub(crate) engine: &'static str,
+    /// this process's rank
+    pub(crate) rank: GroupRank,
+    /// number of ranks
+    pub(crate) size: usize,
+    /// its ranks as ranks of the communicator that was joined through a store; `None` for that
+    /// one itself
+    pub(crate) members: Option<Arc<[u32]>>,
+}
+
+/// How far an operation has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// numbered
+    Scheduled,
+    /// with the engine
+    Started,
+    /// over
+    Completed,
+    /// over, with this text
+    Failed(String),
+}
+
+/// The other side of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Other {
+    /// nobody in particular
+    Nobody,
+    /// the root of a collective
+    Root(GroupRank),
+    /// sends to this rank
+    To(GroupRank),
+    /// receives from
+    From(Source),
+}
+
+/// What an operation is, without its buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    pub(crate) operation: Operation,
+    pub(crate) dtype: Dtype,
+    pub(crate) input_bytes: usize,
+    pub(crate) output_bytes: usize,
+    pub(crate) other: Other,
+    pub(crate) tag: Option<u32>,
+    pub(crate) reduce_op: Option<ReduceOp>,
+}
+
+/// One operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: u64,
+    pub(crate) label: Arc<Label>,
+    pub(crate) facts: Facts,
+    pub(crate) sequence: u64,
+    pub(crate) timeout: Duration,
+    pub(crate) created: u64,
+    pub(crate) started: Option<u64>,
+    pub(crate) ended: Option<u64>,
+    pub(crate) progress: Progress,
+}
+
+impl Entry {
+    /// Whether it is not over.
+    pub(crate) fn is_active(&self) -> bool {
+        matches!(self.progress, Progress::Scheduled | Progress::Started)
+    }
+}
+
+/// An entry's number, to come back with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket(u64);
+
+/// The ring.
+pub(crate) struct Recorder {
+    slots: Box<[Mutex<Option<Entry>>]>,
+    next: AtomicU64,
+    /// entries below were forgotten by `reset`
+    floor: AtomicU64,
+    clock: Clock,
+}
+
+/// Nanoseconds since 1970 that never go back: the wall clock once, the monotonic one from then on.
+struct Clock {
+    origin: Instant,
+    epoch: u64,
+}
+
+impl Clock {
+    fn now(&self) -> u64 {
+        let passed = self.origin.elapsed().as_nanos();
+        self.epoch
+            .saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
+    }
+}
+
+impl Recorder {
+    /// As large as the environment asks for.
+    pub(crate) fn from_environment() -> Self {
+        let asked = std::env::var(ENTRIES_VARIABLE).ok();
+        let entries = match asked.as_deref().map(str::parse::<usize>) {
+            None => DEFAULT_ENTRIES,
+            Some(Ok(entries)) => entries.min(MOST_ENTRIES),
+            Some(Err(_)) => {
+                tracing::warn!(
+                    variable = ENTRIES_VARIABLE,
+                    got = asked.as_deref(),
+                    using = DEFAULT_ENTRIES,
+                    "not a number of entries"
+                );
+                DEFAULT_ENTRIES
+            }
+        };
+        Self::new(entries)
+    }
+
+    /// Keeps the last `entries` operations.
+    pub(crate) fn new(entries: usize) -> Self {
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            slots: (0..entries).map(|_| Mutex::new(None)).collect(),
+            next: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            clock: Clock {
+                origin: Instant::now(),
+                epoch: u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX),
+            },
+        }
+    }
+
+    /// How many entries are kept.
+    pub(crate) fn entries(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn slot(&self, id: u64) -> Option<MutexGuard<'_, Option<Entry>>> {
+        let index = id.checked_rem(self.slots.len() as u64)?;
+        Some(
+            self.slots[index as usize]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// Notes an operation that has got its number.
+    pub(crate) fn schedule(
+        &self,
+        label: &Arc<Label>,
+        facts: Facts,
+        sequence: u64,
+        timeout: Duration,
+    ) -> Ticket {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        if let Some(mut slot) = self.slot(id) {
+            *slot = Some(Entry {
+                id,
+                label: label.clone(),
+                facts,
+                sequence,
+                timeout,
+                created: self.clock.now(),
+                started: None,
+                ended: None,
+                progress: Progress::Scheduled,
+            });
+        }
+        Ticket(id)
+    }
+
+    /// Changes an entry that the ring has not moved past.
+    fn update(&self, ticket: Ticket, change: impl FnOnce(&mut Entry)) {
+        let Some(mut slot) = self.slot(ticket.0) else {
+            return;
+        };
+        if let Some(entry) = slot.as_mut().filter(|entry| entry.id == ticket.0) {
+            change(entry);
+        }
+    }
+
+    /// Notes that the engine has the operation. An entry that is over stays so: the operation may
+    /// have ended while it was being issued.
+    pub(crate) fn start(&self, ticket: Ticket) {
+        let now = self.clock.now();
+        self.update(ticket, |entry| {
+            entry.started = Some(now);
+            if entry.progress == Progress::Scheduled {
+                entry.progress = Progress::Started;
+            }
+        });
+    }
+
+    /// Notes how the operation ended; `failure` is the text of its failure.
+    pub(crate) fn end(&self, ticket: Ticket, failure: Option<String>) {
+        let now = self.clock.now();
+        self.update(ticket, |entry| {
+            entry.ended = Some(now);
+            entry.progress = failure.map_or(Progress::Completed, Progress::Failed);
+        });
+    }
+
+    /// Forgets what was noted so far.
+    pub(crate) fn reset(&self) {
+        self.floor
+            .store(self.next.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// The entries that are kept, oldest first.
+    pub(crate) fn snapshot(&self) -> Vec<Entry> {
+        let next = self.next.load(Ordering::Relaxed);
+        let oldest = next.saturating_sub(self.slots.len() as u64);
+        (oldest.max(self.floor.load(Ordering::Relaxed))..next)
+            .filter_map(|id| {
+                self.slot(id)?
+                    .as_ref()
+                    .filter(|entry| entry.id == id)
+                    .cloned()
+            })
+            .collect()
+    }
+}
+
+impl Facts {
+    /// What is worth noting of a task.
+    pub(crate) fn of(task: &Task, dtype: Dtype, rank: GroupRank) -> Self {
+        match task {
+            Task::Collective(collective) => Self::of_collective(collective, dtype, rank),
+            Task::PointToPoint(part) => Self::of_part(part, dtype),
+            Task::Batch(parts) => {
+                let parts = || {
+                    parts
+                        .iter()
+                        .map(|(part, dtype)| Self::of_part(part, *dtype))
+                };
+                Self {
+                    input_bytes: parts().map(|part| part.input_bytes).sum(),
+                    output_bytes: parts().map(|part| part.output_bytes).sum(),
+                    ..Self::bare(Operation::Batch, dtype)
+                }
+            }
+        }
+    }
+
+    /// An operation without buffers.
+    pub(crate) fn bare(operation: Operation, dtype: Dtype) -> Self {
+        Self {
+            operation,
+            dtype,
+            input_bytes: 0,
+            output_bytes: 0,
+            other: Other::Nobody,
+            tag: None,
+            reduce_op: None,
+        }
+    }
+
+    fn of_part(part: &PointToPoint, dtype: Dtype) -> Self {
+        match *part {
+            PointToPoint::Send { buffer, to, tag } => Self {
+                input_bytes: buffer.bytes,
+                other: Other::To(to),
+                tag: Some(tag),
+                ..Self::bare(Operation::Send, dtype)
+            },
+            PointToPoint::Recv { buffer, from, tag } => Self {
+                output_bytes: buffer.bytes,
+                other: Other::From(from),
+                tag: Some(tag),
+                ..Self::bare(Operation::Recv, dtype)
+            },
+        }
+    }
+
+    fn of_collective(collective: &Collective, dtype: Dtype, rank: GroupRank) -> Self {
+        let (input_bytes, output_bytes) = match collective {
+            Collective::Broadcast { buffer, root } if *root == rank => (buffer.bytes, buffer.bytes),
+            Collective::Broadcast { buffer, .. } => (0, buffer.bytes),
+            Collective::AllReduce { input, output, .. } => (input.bytes, output.bytes),
+            Collective::Reduce { input, output, .. } => {
+                (input.bytes, output.map_or(0, |output| output.bytes))
+            }
+            Collective::AllGather { input, outputs } => (input.bytes, outputs.bytes()),
+            Collective::ReduceScatter { inputs, output, .. } => (inputs.bytes(), output.bytes),
+            Collective::AllToAll { inputs, outputs } => (inputs.bytes(), outputs.bytes()),
+            Collective::Gather { input, outputs, .. } => (
+                input.bytes,
+                outputs.as_ref().map_or(0, |outputs| outputs.bytes()),
+            ),
+            Collective::Scatter { inputs, output, .. } => (
+                inputs.as_ref().map_or(0, |inputs| inputs.bytes()),
+                output.bytes,
+            ),
+            Collective::Barrier => (0, 0),
+        };
+        Self {
+            input_bytes,
+            output_bytes,
+            other: collective.root().map_or(Other::Nobody, Other::Root),
+            reduce_op: collective.reduce_op(),
+            ..Self::bare(collective.operation(), dtype)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label() -> Arc<Label> {
+        Arc::new(Label {
+            number: 0,
+            name: "a".into(),
+            engine: "host",
+            rank: GroupRank::new(0),
+            size: 2,
+            members: None,
+        })
+    }
+
+    fn schedule(recorder: &Recorder, label: &Arc<Label>, sequence: u64) -> Ticket {
+        let facts = Facts::bare(Operation::Barrier, Dtype::Byte);
+        recorder.schedule(label, facts, sequence, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn the_ring_keeps_the_newest_and_their_order() {
+        let (recorder, label) = (Recorder::new(4), label());
+        for sequence in 1..=6 {
+            let ticket = schedule(&recorder, &label, sequence);
+            recorder.start(ticket);
+            recorder.end(ticket, None);
+        }
+        let sequences: Vec<_> = recorder
+            .snapshot()
+            .iter()
+            .map(|entry| entry.sequence)
+            .collect();
+        assert_eq!(sequences, [3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn an_entry_goes_through_its_states_in_time() {
+        let (recorder, label) = (Recorder::new(4), label());
+        let ticket = schedule(&recorder, &label, 1);
+        assert_eq!(recorder.snapshot()[0].progress, Progress::Scheduled);
+        recorder.start(ticket);
+        assert!(recorder.snapshot()[0].is_active());
+        recorder.end(ticket, Some("lost".into()));
+        recorder.start(ticket);
+        let entry = &recorder.snapshot()[0];
+        assert_eq!(entry.progress, Progress::Failed("lost".into()));
+        let times = [
+            Some(entry.created),
+            entry.started.min(entry.ended),
+            entry.ended,
+        ];
+        assert!(times.is_sorted(), "{times:?}");
+    }
+
+    #[test]
+    fn a_late_end_does_not_touch_the_entry_that_took_the_slot() {
+        let (recorder, label) = (Recorder::new(1), label());
+        let late = schedule(&recorder, &label, 1);
+        schedule(&recorder, &label, 2);
+        recorder.end(late, None);
+        assert_eq!(recorder.snapshot()[0].progress, Progress::Scheduled);
+    }
+
+    #[test]
+    fn a_reset_forgets_and_a_recorder_of_no_entries_keeps_none() {
+        let (recorder, label) = (Recorder::new(4), label());
+        schedule(&recorder, &label, 1);
+        recorder.reset();
+        schedule(&recorder, &label, 2);
+        assert_eq!(recorder.snapshot().len(), 1);
+        let none = Recorder::new(0);
+        none.end(schedule(&none, &label, 1), None);
+        assert!(none.snapshot().is_empty());
+    }
+}
