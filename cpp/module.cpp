@@ -11,6 +11,7 @@
 
 #include "backend_wrapper.hpp"
 #include "bindings.hpp"
+#include "run_later.hpp"
 
 namespace ferrocomm {
 namespace {

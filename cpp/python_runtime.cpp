@@ -11,6 +11,7 @@
 
 #include "errors.hpp"
 #include "ferrocomm.h"
+#include "run_later.hpp"
 
 namespace py = pybind11;
 

@@ -5,7 +5,6 @@
 #include <Python.h>
 
 #include <exception>
-#include <functional>
 #include <string>
 #include <utility>
 
@@ -45,14 +44,6 @@ void set_interrupt(std::exception_ptr exception) noexcept;
 
 /// Raises the interrupt that waits on this thread, if there is one.
 void rethrow_interrupt();
-
-/// Runs `job` soon, on a thread that may take the GIL and may block in user code, so that an engine
-/// thread never does. Any thread. Dropped (and leaked, as its tensors would need the GIL) once the
-/// interpreter ends.
-void run_later(std::function<void()> job);
-
-/// Waits until jobs that already started are done, two seconds at most, and runs no more.
-void stop_running_later();
 
 /// Passes log records up to `level` to the Python callable `callback(level, target, message)`, on
 /// one background thread at a time and in order; None stops it. Needs the GIL.

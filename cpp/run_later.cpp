@@ -1,7 +1,7 @@
-// The threads behind `run_later`. Must not know torch or Python: a job takes the GIL itself.
-//
 // A job may run a user's future callback, and that may block on another collective whose completion
 // is a job too. So a job never waits for another: when no thread is idle, one more is started.
+
+#include "run_later.hpp"
 
 #include <pthread.h>
 #include <signal.h>
@@ -12,8 +12,6 @@
 #include <deque>
 #include <mutex>
 #include <thread>
-
-#include "python_runtime.hpp"
 
 namespace ferrocomm {
 namespace {

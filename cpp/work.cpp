@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "python_runtime.hpp"
+#include "run_later.hpp"
 
 namespace ferrocomm {
 namespace {
