@@ -465,12 +465,12 @@ fn the_next_piece_is_on_its_way_while_one_is_combined() {
             } => receives += 1,
             Step::Reduce { .. } => {
                 combined += 1;
-                assert_eq!(receives, (combined + 1).min(10), "at piece {combined}");
+                assert_eq!(receives, (combined + 1).min(11), "at piece {combined}");
             }
             _ => {}
         }
     }
-    assert_eq!(combined, 10);
+    assert_eq!(combined, 11);
 }
 
 #[test]
