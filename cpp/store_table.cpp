@@ -12,6 +12,7 @@
 #include <cctype>
 #include <chrono>
 #include <string>
+#include <thread>
 
 #include "ferrocomm-torch-bridge/src/lib.rs.h"
 #include "python_runtime.hpp"
@@ -41,9 +42,8 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// A store holds its connection while it waits, so another thread's `set`, which a peer may be
-// waiting for, gets through only between two slices; and so does Ctrl-C.
-constexpr Milliseconds kSlice{100};
+constexpr std::chrono::microseconds kShortestPause{200};
+constexpr Milliseconds kLongestPause{100};
 
 StoreReply failed(fc_status status, const std::string& text) {
   StoreReply reply{};
@@ -120,28 +120,44 @@ StoreReply value_of(c10d::Store& store, const std::string& key) {
   return reply;
 }
 
-// A store written in Python may leave this call out; its `get` then waits by itself.
-bool lacks_wait(const StoreReply& reply) {
-  return std::string(reply.message).find("pure virtual function") != std::string::npos;
+// A store written in Python may leave a call out.
+bool left_out(const StoreReply& reply) {
+  return reply.kind == FC_ERR_STORE &&
+         std::string(reply.message).find("pure virtual function") != std::string::npos;
 }
 
-StoreReply wait_for(c10d::Store& store, const std::string& key, Milliseconds limit) {
-  const auto deadline = Clock::now() + limit;
+// For a store without `check`; one without `wait` too waits in its `get`.
+StoreReply wait_once(c10d::Store& store, const std::string& key, Clock::duration limit) {
+  StoreReply reply = guarded([&] {
+    store.wait({key}, std::chrono::ceil<Milliseconds>(limit));
+    return StoreReply{};
+  });
+  return left_out(reply) ? StoreReply{} : reply;
+}
+
+// Asks again and again, because the store's own wait holds its connection to the end: another
+// thread's `set`, which the awaited peer may itself be waiting for, could not pass, nor could
+// Ctrl-C; and TCPStore prints warnings when a short wait ends.
+StoreReply wait_for(c10d::Store& store, const std::string& key, Clock::duration limit) {
+  const auto start = Clock::now();
   for (;;) {
-    const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
-    const auto slice = std::clamp(left, Milliseconds(1), kSlice);
+    bool there = false;
     StoreReply reply = guarded([&] {
-      store.wait({key}, slice);
+      there = store.check({key});
       return StoreReply{};
     });
+    if (left_out(reply)) return wait_once(store, key, limit);
+    if (there || reply.kind != FC_OK) return reply;
     if (interrupted()) return failed(FC_ERR_STORE, "interrupted while waiting for the store");
-    if (reply.kind == FC_ERR_STORE && lacks_wait(reply)) return StoreReply{};
-    if (reply.kind != FC_ERR_STORE_TIMEOUT) return reply;
-    if (Clock::now() < deadline) continue;
-    // The store's own words name the last slice as the limit.
-    return failed(FC_ERR_STORE_TIMEOUT, "the store had no key " + key + " within " +
-                                            std::to_string(limit.count()) + " ms (" +
-                                            std::string(reply.message) + ")");
+    const auto waited = Clock::now() - start;
+    if (waited >= limit) {
+      const auto shown = std::chrono::ceil<Milliseconds>(limit).count();
+      return failed(FC_ERR_STORE_TIMEOUT,
+                    "the store had no key " + key + " within " + std::to_string(shown) + " ms");
+    }
+    // An eighth of the time so far: little is added to a wait of any length.
+    const auto pause = std::clamp<Clock::duration>(waited / 8, kShortestPause, kLongestPause);
+    std::this_thread::sleep_for(std::min(pause, limit - waited));
   }
 }
 
@@ -157,7 +173,7 @@ StoreReply StoreAdapter::set(rust::Slice<const uint8_t> key,
 
 StoreReply StoreAdapter::get(rust::Slice<const uint8_t> key, int64_t timeout_ns) const noexcept {
   return guarded([&] {
-    const auto limit = std::chrono::ceil<Milliseconds>(std::chrono::nanoseconds(timeout_ns));
+    const std::chrono::nanoseconds limit(timeout_ns);
     const std::string name = to_string(key);
     StoreReply waited = wait_for(store_->get(), name, limit);
     if (waited.kind != FC_OK) return waited;
