@@ -7,16 +7,16 @@
 //! and a rank that has it is done. A rank whose parent is late turns to the parent's parent, so that
 //! only the late rank is missing. Must not know how time passes or bytes travel.
 
+mod ending;
 mod root;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::iter::successors;
 use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
-use ferrocomm_core::ids::{GroupRank, stable_hash};
+use ferrocomm_core::ids::stable_hash;
 
 use super::wire::{self, Greeting, Hello, Message, Nonce};
 use super::{Member, Table};
@@ -381,24 +381,6 @@ impl Machine {
         }
     }
 
-    /// This rank cannot go on; the others learn why.
-    pub(super) fn fail(&mut self, error: Error) {
-        let told = Error::new(
-            match error.kind() {
-                ErrorKind::Interrupted => ErrorKind::PeerLost,
-                kind => kind,
-            },
-            format!(
-                "rank {} failed while joining: {}",
-                self.setup.rank,
-                wire::shorten(error.what(), 4096)
-            ),
-        )
-        .peers([GroupRank::new(self.setup.rank)]);
-        self.send_up(&Message::Failure(told.clone()));
-        self.end_and_tell(Err(error), &Message::Failure(told));
-    }
-
     fn new_link(&mut self) -> Link {
         self.next_link += 1;
         self.next_link
@@ -567,114 +549,5 @@ impl Machine {
                 bytes: message.encode(),
             });
         }
-    }
-
-    /// On the root: ends joining if everything is known.
-    fn judge(&mut self, now: Duration) {
-        let Upward::Root(root) = &mut self.upward else {
-            return;
-        };
-        if matches!(self.phase, Phase::Ended(_)) {
-            return;
-        }
-        match root.verdict(now) {
-            None => {}
-            Some(Err(error)) => self.end(Err(error)),
-            Some(Ok(members)) => self.arrive(self.setup.nonce, members),
-        }
-    }
-
-    /// All have come.
-    fn arrive(&mut self, seed: Nonce, members: Vec<Member>) {
-        let message = Message::Table {
-            seed,
-            members: members.clone(),
-        };
-        let id = super::id_of(&seed, &self.setup.name);
-        self.end_and_tell(Ok(Table { members, id }), &message);
-    }
-
-    /// The deadline has passed, here or below.
-    fn give_up(&mut self, now: Duration) {
-        let error = match &self.upward {
-            Upward::Root(root) => return self.end(Err(root.missing(self.setup.limit))),
-            Upward::Joined { .. } => Error::new(
-                ErrorKind::Timeout,
-                "ranks did not come, and the root did not say which",
-            )
-            .peers([GroupRank::new(0)]),
-            _ => self.nobody_above(),
-        };
-        match self.link_above() {
-            Some(_) => self.appeal(now, error, |_| Message::GaveUp),
-            None => self.end(Err(error)),
-        }
-    }
-
-    /// The failure of a rank that found no rank to report to: all above it are missing.
-    fn nobody_above(&self) -> Error {
-        let mut above: Vec<GroupRank> = successors(parent(self.setup.rank), |rank| parent(*rank))
-            .map(GroupRank::new)
-            .collect();
-        above.reverse();
-        let limit = self.setup.limit;
-        let text = format!(
-            "{} did not come to join within {limit:?}; see whether it was started and has the same \
-             store, or raise the time-out",
-            root::list(&above)
-        );
-        Error::new(ErrorKind::Timeout, format!("rank {text}")).peers(above)
-    }
-
-    fn lost(&self, rank: u32) -> Error {
-        Error::new(
-            ErrorKind::PeerLost,
-            format!("rank {rank} was lost while joining"),
-        )
-        .peers([GroupRank::new(rank)])
-    }
-
-    /// Lets the root decide about a failure; without an answer in time, `error` stands.
-    fn appeal(&mut self, now: Duration, error: Error, message: impl Fn(Error) -> Message) {
-        match (&self.phase, &self.upward) {
-            (Phase::Ended(_), _) => {}
-            (_, Upward::Root(_)) => self.end(Err(error)),
-            (Phase::Appealing { .. }, _) => self.send_up(&message(error)),
-            (Phase::Gathering, _) => {
-                self.send_up(&message(error.clone()));
-                self.phase = Phase::Appealing {
-                    fallback: error,
-                    until: now + PATIENCE,
-                };
-            }
-        }
-    }
-
-    /// Ends with a failure that the ranks below learn as it is.
-    fn end(&mut self, outcome: Result<Table>) {
-        if let Err(error) = &outcome {
-            let message = Message::Failure(error.clone());
-            self.end_and_tell(outcome, &message);
-        }
-    }
-
-    fn end_and_tell(&mut self, outcome: Result<Table>, message: &Message) {
-        if matches!(self.phase, Phase::Ended(_)) {
-            return;
-        }
-        let bytes = message.encode();
-        for (link, lower) in mem::take(&mut self.lower) {
-            if let Lower::Child { .. } = lower {
-                self.actions.push_back(Action::Send {
-                    link,
-                    bytes: bytes.clone(),
-                });
-            }
-            self.actions.push_back(Action::Close { link });
-        }
-        if let Some(link) = self.link_above() {
-            self.actions.push_back(Action::Close { link });
-        }
-        self.phase = Phase::Ended(outcome);
     }
 }

@@ -12,31 +12,19 @@ use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::{GroupRank, ProcessId};
 
 use super::machine::{Action, Link, Machine, Setup, is_inner};
-use super::{Member, Table, wire};
+use super::{Member, Table};
+use crate::random::Random;
 
 const LIMIT: Duration = Duration::from_secs(20);
+
+mod scenarios;
 
 fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 11) % limit
-    }
-
-    fn delay(&mut self, longest: Duration) -> Duration {
-        Duration::from_nanos(self.below(longest.as_nanos() as u64 + 1))
-    }
+fn delay(random: &mut Random, longest: Duration) -> Duration {
+    Duration::from_nanos(random.below(longest.as_nanos() as u64 + 1))
 }
 
 /// One end of a connection; strangers have no machine.
@@ -117,7 +105,7 @@ impl Simulation {
     /// `size` ranks that start within `spread`.
     fn new(seed: u64, size: u32, spread: Duration) -> Self {
         let mut simulation = Self {
-            random: Random(seed | 1),
+            random: Random::new(seed),
             now: Duration::ZERO,
             count: 0,
             events: BinaryHeap::new(),
@@ -126,7 +114,7 @@ impl Simulation {
             store: HashMap::new(),
         };
         for rank in 0..size {
-            let at = simulation.random.delay(spread);
+            let at = delay(&mut simulation.random, spread);
             simulation.add(rank, size, at);
         }
         simulation
@@ -177,7 +165,7 @@ impl Simulation {
     }
 
     fn soon(&mut self, event: Event) {
-        let at = self.now + self.random.delay(ms(2));
+        let at = self.now + delay(&mut self.random, ms(2));
         self.at(at, event);
     }
 
@@ -316,7 +304,7 @@ impl Simulation {
 
     /// When something sent now on a connection arrives: after all that was sent before.
     fn arrival(&mut self, node: usize, link: Link) -> Option<(End, Duration)> {
-        let at = self.now + self.random.delay(ms(3));
+        let at = self.now + delay(&mut self.random, ms(3));
         let (peer, last) = self.nodes[node].peers.get_mut(&link)?;
         *last = at.max(*last + Duration::from_nanos(1));
         peer.map(|peer| (peer, *last))
@@ -364,272 +352,4 @@ impl Simulation {
             .filter_map(ended)
             .collect()
     }
-}
-
-/// Runs `test` with many seeds and names the one that fails.
-fn with_seeds(count: u64, test: impl Fn(u64, &mut Random)) {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap();
-    let mut seeds = Random(now.as_nanos() as u64 | 1);
-    for _ in 0..count {
-        let seed = seeds.next();
-        let run = std::panic::AssertUnwindSafe(|| test(seed, &mut Random(seed | 1)));
-        let outcome = std::panic::catch_unwind(run);
-        assert!(outcome.is_ok(), "seed {seed:#x}");
-    }
-}
-
-fn some_size(random: &mut Random) -> u32 {
-    [2, 3, 16, 17, 18, 33, 100, 273, 300][random.below(9) as usize]
-}
-
-fn numbers(ranks: &[GroupRank]) -> Vec<u32> {
-    ranks.iter().map(|rank| rank.get()).collect()
-}
-
-/// All outcomes are this one failure.
-fn assert_failed(outcomes: &[(usize, Result<Table>)], kind: ErrorKind, peers: &[u32]) {
-    let texts: Vec<String> = outcomes
-        .iter()
-        .map(|(_, outcome)| outcome.as_ref().unwrap_err().to_string())
-        .collect();
-    for ((node, outcome), text) in outcomes.iter().zip(&texts) {
-        let error = outcome.as_ref().unwrap_err();
-        assert_eq!((error.kind(), text), (kind, &texts[0]), "node {node}");
-        assert_eq!(numbers(error.peer_ranks()), peers, "node {node}: {text}");
-    }
-}
-
-fn assert_joined(outcomes: &[(usize, Result<Table>)]) {
-    let table = outcomes[0].1.as_ref().unwrap();
-    for (node, outcome) in outcomes {
-        assert_eq!(outcome.as_ref().unwrap(), table, "node {node}");
-    }
-    assert_eq!(table.members.len(), outcomes.len());
-}
-
-#[test]
-fn all_ranks_get_one_table() {
-    with_seeds(60, |seed, random| {
-        let size = [1, some_size(random)][usize::from(random.below(10) > 0)];
-        let mut simulation = Simulation::new(seed, size, ms(800));
-        simulation.run();
-        for node in &simulation.nodes {
-            // Started within one look at the store, each needs one.
-            assert!(node.looks <= 1, "{} looks", node.looks);
-        }
-        let outcomes = simulation.outcomes();
-        assert_joined(&outcomes);
-        let table = outcomes[0].1.as_ref().unwrap();
-        for (rank, got) in table.members.iter().enumerate() {
-            assert_eq!(got, &member(rank));
-        }
-    });
-}
-
-#[test]
-fn ranks_that_start_late_are_waited_for() {
-    with_seeds(30, |seed, random| {
-        let size = some_size(random);
-        let mut simulation = Simulation::new(seed, size, LIMIT.mul_f64(0.7));
-        simulation.run();
-        assert_joined(&simulation.outcomes());
-    });
-}
-
-#[test]
-fn ranks_below_a_late_one_find_another_way() {
-    // Rank 1 comes when its children have turned to rank 0; all still join.
-    let mut simulation = Simulation::new(5, 40, ms(100));
-    simulation.withhold(1);
-    simulation.nodes[1].rank = u32::MAX;
-    simulation.add(1, 40, LIMIT.mul_f64(0.9));
-    // In the place of the one withheld.
-    simulation.run();
-    let outcomes = simulation.outcomes();
-    assert_joined(&outcomes);
-}
-
-#[test]
-fn missing_ranks_are_named_exactly() {
-    with_seeds(60, |seed, random| {
-        let size = some_size(random);
-        let mut simulation = Simulation::new(seed, size, ms(100));
-        let mut missing: Vec<u32> = (0..1 + random.below(5))
-            .map(|_| 1 + random.below(u64::from(size) - 1) as u32)
-            .collect();
-        missing.sort_unstable();
-        missing.dedup();
-        missing
-            .iter()
-            .for_each(|rank| simulation.withhold(*rank as usize));
-        simulation.run();
-        let outcomes = simulation.outcomes();
-        assert_eq!(outcomes.len(), size as usize - missing.len());
-        assert_failed(&outcomes, ErrorKind::Timeout, &missing);
-    });
-}
-
-#[test]
-fn a_missing_root_is_named() {
-    with_seeds(20, |seed, random| {
-        let size = some_size(random);
-        let mut simulation = Simulation::new(seed, size, ms(100));
-        simulation.withhold(0);
-        simulation.run();
-        assert_failed(&simulation.outcomes(), ErrorKind::Timeout, &[0]);
-    });
-}
-
-#[test]
-fn a_rank_that_dies_is_named_by_all_that_had_come() {
-    with_seeds(60, |seed, random| {
-        let size = some_size(random).max(17);
-        let mut simulation = Simulation::new(seed, size, ms(50));
-        // The last rank comes too late to save anything, and keeps joining open until then.
-        simulation.withhold(size as usize - 1);
-        let dying = 1 + random.below(u64::from(size) - 2) as u32;
-        simulation.at(ms(500), Event::Die(dying as usize));
-        simulation.run();
-        let mut outcomes = simulation.outcomes();
-        outcomes.retain(|(node, _)| *node != dying as usize);
-        assert_failed(&outcomes, ErrorKind::PeerLost, &[dying]);
-    });
-}
-
-#[test]
-fn a_parent_that_dies_before_it_is_found_is_the_only_one_missing() {
-    let mut simulation = Simulation::new(3, 60, ms(50));
-    simulation.setup(2).listening = None;
-    simulation.withhold(2);
-    // It has left its key behind.
-    let dead = wire::key_value(&[9; 16], address_of(59_999));
-    simulation.store.insert(2, dead);
-    simulation.run();
-    let outcomes = simulation.outcomes();
-    assert_eq!(outcomes.len(), 59);
-    assert_failed(&outcomes, ErrorKind::Timeout, &[2]);
-}
-
-#[test]
-fn stale_keys_do_no_harm() {
-    with_seeds(30, |seed, random| {
-        let size = some_size(random);
-        let mut simulation = Simulation::new(seed, size, ms(900));
-        for rank in 0..size {
-            // Of a rank that is gone, of one that lives with another nonce, or no key at all.
-            let value = match random.below(3) {
-                0 => wire::key_value(&[9; 16], address_of(59_999)),
-                1 => wire::key_value(&[9; 16], address_of(0)),
-                _ => b"left over".to_vec(),
-            };
-            simulation.store.insert(rank, value);
-        }
-        simulation.run();
-        assert_joined(&simulation.outcomes());
-    });
-}
-
-#[test]
-fn strangers_do_no_harm() {
-    with_seeds(30, |seed, random| {
-        let size = some_size(random);
-        let mut simulation = Simulation::new(seed, size, ms(500));
-        for _ in 0..200 {
-            let node = random.below(u64::from(size.min(20))) as usize;
-            let bytes = match random.below(4) {
-                0 => Vec::new(),
-                1 => b"GET / HTTP/1.1\r\n\r\n".to_vec(),
-                2 => b"ferrojo\x01".to_vec(),
-                _ => vec![0xff; 1 << 16],
-            };
-            let at = ms(random.below(600));
-            simulation.at(at, Event::Stray { node, bytes });
-        }
-        simulation.run();
-        assert_joined(&simulation.outcomes());
-    });
-}
-
-#[test]
-fn ranks_that_believe_something_else_are_named_in_one_text() {
-    with_seeds(60, |seed, random| {
-        let size = some_size(random);
-        let mut simulation = Simulation::new(seed, size, ms(100));
-        let mut differing: Vec<u32> = (0..1 + random.below(4))
-            .map(|_| 1 + random.below(u64::from(size) - 1) as u32)
-            .collect();
-        differing.sort_unstable();
-        differing.dedup();
-        for rank in &differing {
-            simulation.setup(*rank as usize).facts = format!("{size} ranks, version 2");
-        }
-        simulation.run();
-        let outcomes = simulation.outcomes();
-        assert_failed(&outcomes, ErrorKind::Mismatch, &differing);
-        let text = outcomes[0].1.as_ref().unwrap_err().to_string();
-        assert!(
-            text.contains("version 1") && text.contains("version 2"),
-            "{text}"
-        );
-    });
-}
-
-#[test]
-fn a_rank_with_another_size_is_named() {
-    let mut simulation = Simulation::new(4, 4, ms(100));
-    simulation.withhold(2);
-    simulation.add(2, 8, ms(50));
-    simulation.run();
-    assert_failed(&simulation.outcomes(), ErrorKind::Mismatch, &[2]);
-}
-
-#[test]
-fn two_processes_with_one_rank_are_told() {
-    let mut simulation = Simulation::new(7, 5, ms(10));
-    simulation.withhold(4);
-    simulation.add(3, 5, ms(5));
-    simulation.run();
-    assert_failed(&simulation.outcomes(), ErrorKind::Mismatch, &[3]);
-}
-
-#[test]
-fn the_failure_of_one_rank_is_everybodys() {
-    with_seeds(60, |seed, random| {
-        let size = some_size(random);
-        let mut simulation = Simulation::new(seed, size, ms(50));
-        let failing = random.below(u64::from(size)) as usize;
-        let absent = if failing == size as usize - 1 {
-            0
-        } else {
-            size as usize - 1
-        };
-        // One is missing, so that joining is open when the failure comes; not the root, who tells.
-        if absent == 0 {
-            return;
-        }
-        simulation.withhold(absent);
-        let error = Error::new(ErrorKind::Store, "the store is full");
-        simulation.at(ms(400), Event::Fail(failing, error));
-        simulation.run();
-        for (node, outcome) in simulation.outcomes() {
-            let error = outcome.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Store, "node {node}: {error}");
-            assert!(
-                error.what().contains("the store is full"),
-                "node {node}: {error}"
-            );
-            if node != failing {
-                assert_eq!(numbers(error.peer_ranks()), [failing as u32], "node {node}");
-            }
-        }
-    });
-}
-
-#[test]
-fn thousands_of_ranks_join() {
-    let mut simulation = Simulation::new(11, 3000, ms(900));
-    simulation.run();
-    assert_joined(&simulation.outcomes());
 }

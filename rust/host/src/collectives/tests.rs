@@ -13,7 +13,8 @@ use ferrocomm_core::reduce_op::ReduceOp;
 
 use super::program;
 use crate::program::{Limits, Place, Step};
-use interpreter::{Delivery, Random};
+use crate::random::Random;
+use interpreter::Delivery;
 
 const SIZES: [usize; 8] = [1, 2, 3, 4, 5, 7, 8, 16];
 const COUNTS: [usize; 8] = [0, 1, 3, 16, 17, 50, 301, 1027];
@@ -107,16 +108,8 @@ fn check(
     }
 }
 
-/// A seed that differs from run to run, so that runs add up; every failure prints its own.
-fn seeded() -> Random {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap();
-    Random::new(now.as_nanos() as u64)
-}
-
 fn every_case(mut case: impl FnMut(usize, usize, Dtype, &mut Random)) {
-    let mut random = seeded();
+    let mut random = Random::of_now();
     for size in SIZES {
         for count in COUNTS {
             for dtype in DTYPES {
@@ -166,7 +159,7 @@ fn all_reduce_whose_input_and_output_overlap() {
 fn all_reduce_gives_all_ranks_the_same_bits() {
     // Addends whose sum depends on the order; the reference adds in rank order.
     let values = [1e16_f64, 1.0, -1e16, 3.0, 1e-3, 7e15, -7e15];
-    let mut random = seeded();
+    let mut random = Random::of_now();
     for size in [2, 3, 5, 7] {
         for count in [1, 100] {
             check(size, Dtype::Float64, &mut random, |rank, arena| {
@@ -377,7 +370,7 @@ fn gather_and_scatter_with_any_root() {
 
 #[test]
 fn nobody_leaves_a_barrier_before_all_have_come() {
-    let mut random = seeded();
+    let mut random = Random::of_now();
     for size in SIZES {
         check(size, Dtype::Byte, &mut random, |_, _| Collective::Barrier);
         let programs: Vec<_> = (0..size)
@@ -397,7 +390,7 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
 #[test]
 fn zero_elements_still_meet() {
     // Where every rank knows that there is nothing, every rank still hears from another one.
-    let mut arena = Arena::new(Dtype::Int32, seeded());
+    let mut arena = Arena::new(Dtype::Int32, Random::of_now());
     let none = Region::EMPTY;
     let parts = arena.regions(&[0; 4], true);
     let root = rank(0);

@@ -8,6 +8,7 @@ use std::ops::Range;
 use ferrocomm_core::reduction::{Input, Reduction};
 
 use crate::program::{Operand, Place, Program, Step};
+use crate::random::Random;
 
 /// How messages travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,30 +19,6 @@ pub(super) enum Delivery {
     Rendezvous,
     /// In any order; a send may end before the receiver has asked.
     Buffered,
-}
-
-/// xorshift64*
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed | 1)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 11) % limit
-    }
-
-    pub(super) fn fork(&mut self) -> Self {
-        Self::new(self.next())
-    }
 }
 
 type Outcome<T> = Result<T, String>;

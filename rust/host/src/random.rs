@@ -1,0 +1,31 @@
+//! Random numbers for tests: small, fast, repeatable from a seed.
+
+/// xorshift64*
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    /// A seed that differs from run to run, so that runs add up; tests print it when they fail.
+    pub(crate) fn of_now() -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Self::new(now.unwrap().as_nanos() as u64)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 11) % limit
+    }
+
+    pub(crate) fn fork(&mut self) -> Self {
+        Self::new(self.next())
+    }
+}
