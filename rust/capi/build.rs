@@ -1,7 +1,7 @@
-//! Names the library for the loader and, when asked, writes its header.
+//! Names the library for the loader and writes its header.
 //!
-//! `FERROCOMM_INCLUDE_DIR`: folder to write `ferrocomm.h` to. Unset, nothing is written: the
-//! committed header is the one to use, and a test compares it.
+//! The header goes to the build folder, where a test compares it with the committed one, and to
+//! `FERROCOMM_INCLUDE_DIR` when that is set, which is how the committed one is made.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -14,16 +14,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=FERROCOMM_INCLUDE_DIR");
     // Without it, whoever links the library records the path it was built under.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libferrocomm.so");
-    let Some(folder) = std::env::var_os("FERROCOMM_INCLUDE_DIR").map(PathBuf::from) else {
-        return Ok(());
-    };
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?);
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml"))?;
     let header = cbindgen::Builder::new()
         .with_crate(&root)
         .with_config(config)
         .generate()?;
-    std::fs::create_dir_all(&folder)?;
-    header.write_to_file(folder.join("ferrocomm.h"));
+    let asked = std::env::var_os("FERROCOMM_INCLUDE_DIR").map(PathBuf::from);
+    for folder in [Some(PathBuf::from(std::env::var("OUT_DIR")?)), asked]
+        .into_iter()
+        .flatten()
+    {
+        std::fs::create_dir_all(&folder)?;
+        header.write_to_file(folder.join("ferrocomm.h"));
+    }
     Ok(())
 }

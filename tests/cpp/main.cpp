@@ -1,11 +1,14 @@
 // Drives ferrocomm.hpp: one rank, two processes over a store in a folder, a forked child, and
 // stores that fail.
+// clang-format off: it would drop the second one
+#include <ferrocomm.hpp>
+#include <ferrocomm.hpp>
+// clang-format on
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
-#include <ferrocomm.hpp>
 #include <filesystem>
 #include <fstream>
 #include <future>

@@ -183,8 +183,8 @@ pub unsafe extern "C" fn fc_comm_split(
 /// This process's rank in the communicator; -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_rank(comm: *const fc_comm) -> i32 {
-    // SAFETY: the caller passes NULL or a live communicator.
     guard_value(-1, || {
+        // SAFETY: the caller passes NULL or a live communicator.
         Ok(unsafe { ffi::value(comm) }?.communicator.rank().get() as i32)
     })
 }
@@ -192,8 +192,8 @@ pub unsafe extern "C" fn fc_comm_rank(comm: *const fc_comm) -> i32 {
 /// Number of ranks; -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_size(comm: *const fc_comm) -> i32 {
-    // SAFETY: the caller passes NULL or a live communicator.
     guard_value(-1, || {
+        // SAFETY: the caller passes NULL or a live communicator.
         Ok(unsafe { ffi::value(comm) }?.communicator.size() as i32)
     })
 }
@@ -201,8 +201,8 @@ pub unsafe extern "C" fn fc_comm_size(comm: *const fc_comm) -> i32 {
 /// Its name, valid while the communicator lives; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_name(comm: *const fc_comm) -> *const c_char {
-    // SAFETY: the caller passes NULL or a live communicator.
     guard_value(std::ptr::null(), || {
+        // SAFETY: the caller passes NULL or a live communicator.
         Ok(unsafe { ffi::value(comm) }?.name.as_ptr())
     })
 }
@@ -210,8 +210,8 @@ pub unsafe extern "C" fn fc_comm_name(comm: *const fc_comm) -> *const c_char {
 /// The engine that serves it, such as "host", valid while the communicator lives; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_backend(comm: *const fc_comm) -> *const c_char {
-    // SAFETY: the caller passes NULL or a live communicator.
     guard_value(std::ptr::null(), || {
+        // SAFETY: the caller passes NULL or a live communicator.
         Ok(unsafe { ffi::value(comm) }?.backend.as_ptr())
     })
 }
@@ -279,8 +279,8 @@ pub unsafe extern "C" fn fc_comm_timeout(comm: *const fc_comm, timeout_ns: *mut 
 /// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_sequence(comm: *const fc_comm) -> u64 {
-    // SAFETY: the caller passes NULL or a live communicator.
     guard_value(0, || {
+        // SAFETY: the caller passes NULL or a live communicator.
         Ok(unsafe { ffi::value(comm) }?.communicator.sequence())
     })
 }

@@ -230,3 +230,107 @@ pub(crate) fn timeout(nanoseconds: i64) -> Result<Option<Duration>> {
             .expected("a positive time-out, or 0 for the default")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::fc_last_error;
+    use ferrocomm_abi::{FC_ERR_INVALID_ARGUMENT, FC_ERR_PANIC, FC_ERR_UNSUPPORTED};
+
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Sample {
+        size: usize,
+        first: u64,
+        second: u64,
+    }
+    // SAFETY: `repr(C)`, starts with its size; zeros are a value.
+    unsafe impl SizeTagged for Sample {
+        const NAME: &'static str = "sample";
+    }
+
+    fn read(words: &[usize]) -> Result<Sample> {
+        // SAFETY: `words` holds as many bytes as its first word says, where the test lets it.
+        unsafe { read_sized(words.as_ptr().cast::<Sample>()) }
+    }
+
+    fn last_error() -> String {
+        // SAFETY: the last error is a nul-terminated string.
+        unsafe { CStr::from_ptr(fc_last_error()) }
+            .to_str()
+            .expect("UTF-8")
+            .to_owned()
+    }
+
+    #[test]
+    fn structs_of_older_and_newer_clients_are_read() {
+        let (word, ours) = (size_of::<usize>(), size_of::<Sample>());
+        assert_eq!(
+            read(&[ours, 1, 2]).unwrap(),
+            Sample {
+                size: ours,
+                first: 1,
+                second: 2
+            }
+        );
+        // Only the bytes the client has are looked at: 7 lies behind its struct.
+        assert_eq!(read(&[2 * word, 1, 7]).unwrap().second, 0);
+        assert_eq!(read(&[4 * word, 1, 2, 0]).unwrap().second, 2);
+        assert_eq!(
+            read(&[4 * word, 1, 2, 3]).unwrap_err().kind(),
+            ErrorKind::Unsupported
+        );
+    }
+
+    #[test]
+    fn structs_that_were_not_initialised_are_refused() {
+        for size in [0, 1, usize::MAX, LARGEST + 1] {
+            let error = read(&[size, 1, 2]).unwrap_err();
+            assert!(
+                error.to_string().contains(&format!("got size {size}")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_panic_becomes_a_status_and_poisons() {
+        let mut poisoned = String::new();
+        let status = guard_poisoning(
+            || panic!("index {} out of range", 3),
+            |message| poisoned = message.to_owned(),
+        );
+        assert_eq!(status, FC_ERR_PANIC);
+        assert_eq!(poisoned, "index 3 out of range");
+        assert_eq!(last_error(), "engine panic: index 3 out of range");
+        assert_eq!(
+            guard_poisoning(|| panic!("first"), |_| panic!("second")),
+            FC_ERR_PANIC
+        );
+        assert!(last_error().contains("first"));
+        assert_eq!(
+            guard_value(-1, || -> Result<i32> { panic!("no value") }),
+            -1
+        );
+    }
+
+    #[test]
+    fn an_error_becomes_its_status_and_the_last_error_of_this_thread() {
+        assert_eq!(guard(|| Err(null("buffer"))), FC_ERR_INVALID_ARGUMENT);
+        assert_eq!(last_error(), "invalid argument: buffer is NULL");
+        assert_eq!(guard(|| Ok(())), FC_OK);
+        assert_eq!(last_error(), "invalid argument: buffer is NULL");
+        let elsewhere = std::thread::spawn(last_error).join().expect("no panic");
+        assert_eq!(elsewhere, "");
+        let nul = Error::new(ErrorKind::Unsupported, "a\0b");
+        assert_eq!(guard(|| Err(nul)), FC_ERR_UNSUPPORTED);
+        assert_eq!(last_error(), "not supported: a\u{fffd}b");
+    }
+
+    #[test]
+    fn time_outs_are_positive_or_left_to_others() {
+        assert_eq!(timeout(0).unwrap(), None);
+        assert_eq!(timeout(5).unwrap(), Some(Duration::from_nanos(5)));
+        assert!(timeout(i64::MIN).is_err());
+    }
+}

@@ -170,3 +170,57 @@ pub unsafe extern "C" fn fc_set_interrupt_callback(
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::{CStr, c_char};
+    use std::ptr;
+    use std::sync::Mutex;
+
+    type Records = Mutex<Vec<(fc_log_level, String)>>;
+
+    unsafe extern "C" fn keep(
+        ctx: *mut c_void,
+        level: fc_log_level,
+        _: *const c_char,
+        message: *const c_char,
+    ) {
+        // SAFETY: the test's list and a nul-terminated string.
+        let (records, message) = unsafe { (&*ctx.cast::<Records>(), CStr::from_ptr(message)) };
+        tracing::error!("from inside the callback");
+        records
+            .lock()
+            .expect("no panic")
+            .push((level, message.to_string_lossy().into_owned()));
+    }
+
+    // One test, because the callback is the process's.
+    #[test]
+    fn records_arrive_up_to_the_level_and_none_from_inside() {
+        let records = Records::default();
+        let ctx = ptr::from_ref(&records).cast_mut().cast();
+        let install = |callback, max_level| {
+            // SAFETY: `records` outlives the callback, which is removed below.
+            unsafe { fc_set_log_callback(callback, ctx, max_level) }
+        };
+        assert_eq!(install(Some(keep), FC_LOG_INFO), FC_OK);
+        tracing::info!(rank = 3, name = "pair", "joined");
+        tracing::debug!("too detailed");
+        tracing::warn!("odd\0text");
+        assert_eq!(install(Some(keep), 9), FC_ERR_INVALID_ARGUMENT);
+        assert_eq!(install(None, 0), FC_OK);
+        tracing::error!("nobody listens");
+        let records = records.into_inner().expect("no panic");
+        let expected = [
+            (FC_LOG_INFO, "joined rank=3 name=\"pair\"".to_owned()),
+            (FC_LOG_WARN, "odd\u{fffd}text".to_owned()),
+        ];
+        // Tests on other threads log too; only what this one wrote is compared.
+        let own: Vec<_> = records
+            .into_iter()
+            .filter(|record| expected.contains(record))
+            .collect();
+        assert_eq!(own, expected);
+    }
+}

@@ -107,3 +107,21 @@ pub extern "C" fn fc_status_name(status: fc_status) -> *const c_char {
     };
     name.as_ptr()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_has_one_kind_and_one_name() {
+        for (at, (code, kind, name)) in STATUSES.into_iter().enumerate() {
+            // Numbers are never reused: the table is in their order, without gaps.
+            assert_eq!(code, at as fc_status + 1);
+            assert_eq!((code_of(kind), kind_of(code)), (code, Some(kind)));
+            // SAFETY: a static nul-terminated string.
+            assert_eq!(unsafe { CStr::from_ptr(fc_status_name(code)) }, name);
+        }
+        assert_eq!(kind_of(FC_OK), None);
+        assert_eq!(kind_of(99), None);
+    }
+}

@@ -171,3 +171,156 @@ impl Store for TableStore {
         .map(drop)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    /// A client's store: a map, the failure to answer with, and how often it was released.
+    #[derive(Default)]
+    struct Client {
+        values: HashMap<Vec<u8>, Vec<u8>>,
+        failure: Option<(fc_status, &'static str)>,
+        released: usize,
+    }
+
+    unsafe fn client<'a>(ctx: *mut c_void) -> &'a mut Client {
+        // SAFETY: the tests pass a `Client` that outlives the store.
+        unsafe { &mut *ctx.cast() }
+    }
+
+    fn fail(client: &Client, sink: fc_store_sink, sink_ctx: *mut c_void) -> fc_status {
+        let Some((status, message)) = client.failure else {
+            return FC_OK;
+        };
+        if let Some(sink) = sink {
+            // SAFETY: the sink of a store call in progress.
+            unsafe {
+                sink(
+                    sink_ctx,
+                    ptr::null(),
+                    0,
+                    message.as_ptr().cast(),
+                    message.len(),
+                )
+            }
+        }
+        status
+    }
+
+    unsafe extern "C" fn set(
+        ctx: *mut c_void,
+        key: *const c_char,
+        key_len: usize,
+        value: *const u8,
+        value_len: usize,
+        sink: fc_store_sink,
+        sink_ctx: *mut c_void,
+    ) -> fc_status {
+        // SAFETY: key and value are lent for the call.
+        let (client, key, value) = unsafe {
+            (
+                client(ctx),
+                copied(key.cast(), key_len),
+                copied(value, value_len),
+            )
+        };
+        client.values.insert(key, value);
+        fail(client, sink, sink_ctx)
+    }
+
+    unsafe extern "C" fn get(
+        ctx: *mut c_void,
+        key: *const c_char,
+        key_len: usize,
+        timeout_ns: i64,
+        sink: fc_store_sink,
+        sink_ctx: *mut c_void,
+    ) -> fc_status {
+        assert_eq!(timeout_ns, 1_000_000_000);
+        // SAFETY: the key is lent for the call.
+        let (client, key) = unsafe { (client(ctx), copied(key.cast(), key_len)) };
+        if let (None, Some(sink)) = (client.failure, sink) {
+            let value = &client.values[&key];
+            // SAFETY: the sink of a store call in progress.
+            unsafe { sink(sink_ctx, value.as_ptr(), value.len(), ptr::null(), 0) }
+        }
+        fail(client, sink, sink_ctx)
+    }
+
+    unsafe extern "C" fn release(ctx: *mut c_void) {
+        // SAFETY: as in `client`.
+        unsafe { client(ctx) }.released += 1;
+    }
+
+    fn table(client: &mut Client) -> fc_store_table {
+        fc_store_table {
+            size: size_of::<fc_store_table>(),
+            ctx: ptr::from_mut(client).cast(),
+            set: Some(set),
+            get: Some(get),
+            remove: None,
+            release: Some(release),
+        }
+    }
+
+    fn open(table: &fc_store_table) -> Result<TableStore> {
+        // SAFETY: a table whose client outlives the test.
+        unsafe { TableStore::new(table) }
+    }
+
+    #[test]
+    fn values_come_back_and_the_store_is_released_once() {
+        let mut client = Client::default();
+        let store = open(&table(&mut client)).unwrap();
+        store.set("key", b"va\0lue").unwrap();
+        store.set("empty", b"").unwrap();
+        assert_eq!(
+            store.get("key", Duration::from_secs(1)).unwrap(),
+            b"va\0lue"
+        );
+        assert_eq!(store.get("empty", Duration::from_secs(1)).unwrap(), b"");
+        store.remove("key").unwrap();
+        drop(store);
+        assert_eq!(client.released, 1);
+    }
+
+    #[test]
+    fn failures_keep_their_kind_and_their_words() {
+        let cases = [
+            (FC_ERR_STORE_TIMEOUT, ErrorKind::StoreTimeout),
+            (FC_ERR_STORE_DISCONNECTED, ErrorKind::StoreDisconnected),
+            (FC_ERR_STORE, ErrorKind::Store),
+            (4711, ErrorKind::Store),
+        ];
+        for (status, kind) in cases {
+            let mut client = Client {
+                failure: Some((status, "socket closed")),
+                ..Client::default()
+            };
+            let store = open(&table(&mut client)).unwrap();
+            let error = store.get("the key", Duration::from_secs(1)).unwrap_err();
+            assert_eq!(error.kind(), kind);
+            assert!(error.what().contains("the key") && error.what().contains("socket closed"));
+            assert!(
+                store
+                    .set("k", b"")
+                    .unwrap_err()
+                    .what()
+                    .contains("could not set")
+            );
+        }
+    }
+
+    #[test]
+    fn a_table_without_its_functions_is_refused_and_released() {
+        let mut client = Client::default();
+        let table = fc_store_table {
+            get: None,
+            ..table(&mut client)
+        };
+        assert!(open(&table).is_err());
+        assert_eq!(client.released, 1);
+    }
+}
