@@ -253,10 +253,8 @@ mod tests {
         let refused = |fd: &OwnedFd| Memory::open(fd, 0, 1 << 20).err().unwrap().to_string();
         assert!(refused(&fd).contains("size can change"));
         // SAFETY: a plain system call on an open descriptor.
-        assert_eq!(
-            unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) },
-            0
-        );
+        let sealed = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
+        assert_eq!(sealed, 0);
         assert!(refused(&fd).contains("not reserved"));
         let (_memory, fd) = create(8192);
         assert!(Memory::open(&fd, 0, 4096).is_err());

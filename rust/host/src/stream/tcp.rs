@@ -19,8 +19,10 @@ const MOST_BYTES: usize = 1 << 30;
 /// Nor more parts.
 const MOST_PARTS: usize = 64;
 
-/// A peer that acknowledges nothing for so long is gone.
+/// A peer is gone when nothing came from it for so long, and bytes were sent to it again so often
+/// in a row without an answer.
 const SILENCE: Duration = Duration::from_secs(2);
+const RETRIES: u8 = 2;
 /// Seconds of quiet before the first keep-alive probe, between probes, and probes without answer.
 const KEEPALIVE: [libc::c_int; 3] = [1, 1, 2];
 
@@ -134,15 +136,22 @@ impl Stream for TcpLink {
     fn after_sleep(&mut self, _ready: bool) {}
 
     fn probe(&mut self) {
-        // A peer that does not read still answers probes of its closed window, and those are not
-        // counted as unacknowledged.
-        if let Ok((unacknowledged, since)) = silence(&self.socket)
-            && unacknowledged > 0
-            && since > SILENCE
+        if let Ok(info) = information(&self.socket)
+            && is_silent(&info)
         {
             self.state = State::Silent;
         }
     }
+}
+
+/// Whether bytes were sent again and again while nothing at all came back. A peer that merely does
+/// not read acknowledges what fits, and then nothing is sent again; after a long pause, the first
+/// new bytes have not been sent twice.
+fn is_silent(info: &libc::tcp_info) -> bool {
+    let quiet = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);
+    info.tcpi_unacked > 0
+        && info.tcpi_retransmits >= RETRIES
+        && Duration::from_millis(u64::from(quiet)) > SILENCE
 }
 
 /// Copies parts, the last one perhaps cut, up to the limits of one system call; returns how many
@@ -164,8 +173,8 @@ fn take_first<'a>(parts: &'a [IoSlice<'a>], into: &mut [IoSlice<'a>]) -> (usize,
     (count, bytes)
 }
 
-/// Segments on their way without acknowledgement, and how long ago the last one came.
-fn silence(socket: &TcpStream) -> io::Result<(u32, Duration)> {
+/// What the kernel knows of a connection.
+fn information(socket: &TcpStream) -> io::Result<libc::tcp_info> {
     // SAFETY: a `tcp_info` is numbers alone, for which zero is valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -181,12 +190,10 @@ fn silence(socket: &TcpStream) -> io::Result<(u32, Duration)> {
         )
     };
     if result == -1 {
-        return Err(io::Error::last_os_error());
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(info)
     }
-    Ok((
-        info.tcpi_unacked,
-        Duration::from_millis(u64::from(info.tcpi_last_ack_recv)),
-    ))
 }
 
 /// Starts to connect and returns at once. The socket becomes writable when `connected` knows more.
@@ -357,5 +364,25 @@ fn set_option(
         Err(io::Error::last_os_error())
     } else {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_repeats_without_an_answer_make_a_peer_silent() {
+        // SAFETY: a `tcp_info` is numbers alone, for which zero is valid.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        info.tcpi_last_ack_recv = 60_000;
+        info.tcpi_last_data_recv = 60_000;
+        assert!(!is_silent(&info), "an idle connection");
+        info.tcpi_unacked = 1;
+        assert!(!is_silent(&info), "the first bytes after a long pause");
+        info.tcpi_retransmits = 5;
+        assert!(is_silent(&info));
+        info.tcpi_last_data_recv = 10;
+        assert!(!is_silent(&info), "it sends, and the way to it loses much");
     }
 }
