@@ -11,6 +11,15 @@ namespace {
 
 using Comm = std::shared_ptr<TorchComm>;
 
+// `factor` is a number or a tensor of one element.
+template <typename Factor>
+PyReduceOp premul_sum(const Factor& factor) {
+  c10d::ReduceOp op;
+  op.op_ = c10d::ReduceOp::PREMUL_SUM;
+  op.supplement_ = c10::make_intrusive<PremulSupplement>(factor);
+  return {op};
+}
+
 enum class WorkStatus { kNotStarted, kInProgress, kCompleted, kTimedOut, kError };
 
 WorkStatus status_of(const TorchWork& self) {
@@ -174,13 +183,8 @@ void bind_reduce_op(py::module_& module) {
   reduce_op.def(py::init([](const c10d::ReduceOp& op) { return PyReduceOp{op}; }))
       .def(py::init([](c10d::ReduceOp::RedOpType op) { return PyReduceOp{op}; }))
       .def_property_readonly("type", [](const PyReduceOp& self) { return self.op.op_; })
-      .def_static(
-          "PREMUL_SUM", [](double factor) { return PyReduceOp{c10d::makePreMulSum(factor)}; },
-          py::arg("factor"))
-      .def_static(
-          "PREMUL_SUM",
-          [](const at::Tensor& factor) { return PyReduceOp{c10d::makePreMulSum(factor)}; },
-          py::arg("factor"))
+      .def_static("PREMUL_SUM", premul_sum<double>, py::arg("factor"))
+      .def_static("PREMUL_SUM", premul_sum<at::Tensor>, py::arg("factor"))
       .def("__copy__", [](const PyReduceOp& self) { return self; })
       .def("__deepcopy__", [](const PyReduceOp& self, const py::dict&) { return self; })
       .def("__eq__",

@@ -121,8 +121,7 @@ WorkPtr TorchComm::all_gather(const Tensors& outputs, const at::Tensor& input,
 
 WorkPtr TorchComm::all_gather_single(const Tensors& outputs, const Tensors& inputs,
                                      const CallOptions& call) {
-  const auto type = outputs.size() == 1 ? c10d::OpType::_ALLGATHER_BASE
-                                        : c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED;
+  const auto type = outputs.size() == 1 ? c10d::OpType::_ALLGATHER_BASE : c10d::OpType::COALESCED;
   Operation operation(*this, type, "all_gather_single", call);
   auto& stage = operation.stage();
   require_same_length(stage, outputs, inputs);
@@ -164,8 +163,8 @@ WorkPtr TorchComm::reduce_scatter(const at::Tensor& output, const Tensors& input
 
 WorkPtr TorchComm::reduce_scatter_single(const Tensors& outputs, const Tensors& inputs,
                                          const c10d::ReduceOp& op, const CallOptions& call) {
-  const auto type = outputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE
-                                        : c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+  const auto type =
+      outputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::COALESCED;
   Operation operation(*this, type, "reduce_scatter_single", call);
   const Reduction reduction = to_reduction(op, operation.site());
   auto& stage = operation.stage();

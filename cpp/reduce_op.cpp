@@ -4,7 +4,7 @@ namespace ferrocomm {
 namespace {
 
 double premul_factor(const c10d::ReduceOp& op, const Site& site) {
-  const auto* supplement = dynamic_cast<c10d::PreMulSumSupplement*>(op.supplement_.get());
+  const auto* supplement = dynamic_cast<PremulSupplement*>(op.supplement_.get());
   if (supplement == nullptr) {
     throw_invalid(
         site, {"PREMUL_SUM carries no factor", "", "", "make it with ReduceOp.PREMUL_SUM(factor)"});

@@ -15,6 +15,9 @@ struct Reduction {
   double factor = 1.0;
 };
 
+// Named after NCCL until torch 2.13, and an alias since.
+using PremulSupplement = c10d::NCCLPreMulSumSupplement;
+
 /// Raises ValueError for an op that has no meaning here.
 Reduction to_reduction(const c10d::ReduceOp& op, const Site& site);
 
