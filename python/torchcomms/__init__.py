@@ -1,0 +1,122 @@
+"""Collectives for PyTorch, served by Ferrocomm's engine.
+
+`new_comm` makes a communicator; with `torch.distributed.config.use_torchcomms = True` the groups
+of `torch.distributed` run through the same engine. `engine_info()` says which engine serves what.
+
+The order in this file matters. torch imports this package while it is itself being imported, and
+importing this package imports torch: whatever torch looks for here must be bound before the first
+line that touches torch, or torch concludes without a word that there is no torchcomms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torchcomms import _backends, _fit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+
+    import torch as _torch
+    from torch._C._distributed_c10d import Store
+
+
+def is_backend_built(name: str) -> bool:
+    """Whether `new_comm(name, ...)` can make a communicator with this build."""
+    return _backends.is_built(name)
+
+
+def built_backends() -> list[str]:
+    """Names that `new_comm` accepts, sorted."""
+    return _backends.built()
+
+
+def new_comm(
+    backend: str,
+    device: _torch.device | str,
+    abort_process_on_timeout_or_error: bool | None = None,
+    timeout: timedelta | None = None,
+    store: Store | None = None,
+    name: str | None = None,
+    enable_reconfigure: bool = False,
+    hints: Mapping[str, str] | None = None,
+) -> TorchComm:
+    """Makes a communicator over the ranks of the job. Collective: every rank calls it.
+
+    Returns when all ranks have joined; an error of one rank is raised on all.
+
+    Args:
+        backend: `"gloo"`, the host engine.
+        device: where the tensors live; `cpu` for gloo.
+        abort_process_on_timeout_or_error: accepted for compatibility. The host engine never ends
+            the process, whatever is asked.
+        timeout: limit for joining and default limit of every operation. Without one: the group's
+            own when torch.distributed makes the group, else TORCHCOMM_TIMEOUT_SECONDS, else 600 s.
+        store: where the ranks meet. Without one: a store at MASTER_ADDR and MASTER_PORT, opened
+            once per process and shared by all communicators.
+        name: the same on every rank. Without one: numbered by order of creation.
+        enable_reconfigure: not supported yet.
+        hints: settings for the engine, the same on every rank.
+
+    Rank and size come from TORCHCOMM_RANK and TORCHCOMM_SIZE, else from the launcher (torchrun,
+    MPI, PMI); TORCHCOMM_BOOTSTRAP_RANKSIZE_QUERY_METHOD names the launcher.
+
+    Raises:
+        ValueError: an argument or an environment variable is missing or wrong; both are named.
+        TypeError: an argument has the wrong type.
+        NotImplementedError: a known backend or option that this version does not serve.
+        RuntimeError: the ranks could not join; the message names those that are missing.
+    """
+    from torchcomms import _factory
+
+    return _factory.create(
+        backend,
+        device,
+        timeout=timeout,
+        store=store,
+        name=name,
+        enable_reconfigure=enable_reconfigure,
+        hints=hints,
+    )
+
+
+def engine_info() -> dict[str, Any]:
+    """What is installed, what can run here and which engine serves which group; see `_info`."""
+    from torchcomms import _info
+
+    return _info.collect()
+
+
+_fit.check()
+
+# Everything torch looks for is bound; importing torch may now come back into this module.
+try:
+    import torch as _torch
+
+    from torchcomms._comms import (
+        BatchSendRecv,
+        RedOpType,
+        ReduceOp,
+        TorchComm,
+        TorchWork,
+        WorkStatus,
+    )
+except ImportError as _error:
+    _fit.fail(f"its extension cannot be loaded ({_error})", _error)
+
+from torchcomms._build_info import VERSION as __version__  # noqa: E402
+
+__all__ = [
+    "BatchSendRecv",
+    "RedOpType",
+    "ReduceOp",
+    "TorchComm",
+    "TorchWork",
+    "WorkStatus",
+    "__version__",
+    "built_backends",
+    "engine_info",
+    "is_backend_built",
+    "new_comm",
+]

@@ -1,0 +1,26 @@
+"""`python -m torchcomms info [--json]`: what is installed and what can run here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from torchcomms import _info
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m torchcomms", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    info = commands.add_parser("info", help="versions, backends, transports, groups")
+    info.add_argument("--json", action="store_true", help="the same as one JSON object")
+    chosen = parser.parse_args(arguments)
+    facts = _info.collect()
+    print(json.dumps(facts, indent=2) if chosen.json else _info.readable(facts))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

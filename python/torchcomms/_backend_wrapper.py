@@ -1,0 +1,5 @@
+"""Where torch 2.12 and later look for `_BackendWrapper` when the extension lacks a newer name."""
+
+from torchcomms._comms import _BackendWrapper
+
+__all__ = ["_BackendWrapper"]

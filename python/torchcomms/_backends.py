@@ -1,0 +1,66 @@
+"""Which backend names this package serves, and the words for those it does not.
+
+Knows names alone: no torch, no extension, no engine, so that it can be imported before all three.
+"""
+
+from __future__ import annotations
+
+_BUILT = ("gloo",)
+
+_UNSUPPORTED = {
+    "ncclx": (
+        "backend 'ncclx' is not supported through this package: use 'nccl', "
+        "NVIDIA's own library, for CUDA tensors"
+    ),
+    "nccl": (
+        "backend 'nccl' is not available yet in this version of ferrocomm: 'gloo' serves CPU "
+        "tensors, and without torchcomms torch's own nccl serves CUDA tensors"
+    ),
+}
+
+# Devices a backend accepts. CUDA tensors reach no built backend in this version.
+_DEVICES = {"gloo": ("cpu",)}
+
+
+def built() -> list[str]:
+    """Names that `new_comm` accepts, sorted."""
+    return sorted(_BUILT)
+
+
+def is_built(name: str) -> bool:
+    """Whether `new_comm` accepts `name`; case does not matter."""
+    return name.lower() in _BUILT
+
+
+def unsupported() -> dict[str, str]:
+    """Known names that cannot be used here, each with the reason."""
+    return dict(_UNSUPPORTED)
+
+
+def resolve(name: str) -> str:
+    """The backend's canonical name.
+
+    Raises:
+        TypeError: `name` is not a string.
+        NotImplementedError: a known backend that this version does not serve.
+        ValueError: an unknown name; the message lists those that are built.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"backend must be a str, got {type(name).__name__} {name!r}")
+    key = name.lower()
+    if key in _BUILT:
+        return key
+    reason = _UNSUPPORTED.get(key)
+    if reason is not None:
+        raise NotImplementedError(reason)
+    raise ValueError(f"unknown backend {name!r}: built backends are {', '.join(built())}")
+
+
+def check_device(name: str, device_type: str) -> None:
+    """Raises ValueError when backend `name` cannot serve tensors on `device_type`."""
+    accepted = _DEVICES[name]
+    if device_type not in accepted:
+        raise ValueError(
+            f"backend {name!r} serves {', '.join(accepted)} tensors, got device "
+            f"{device_type!r}: pass a device of type {' or '.join(accepted)}"
+        )

@@ -1,0 +1,322 @@
+"""The compiled extension: communicators, works and the c10d backend over the engine.
+
+Every operation takes `async_op`, `hints` and `timeout` and returns a work. Synchronous, it returns
+when the operation is done; asynchronous, when it is issued, and the tensors must then be left alone
+until the work is complete. Tensors may be non-contiguous. A bad argument raises ValueError or
+NotImplementedError before anything moves, and the communicator stays usable; a time-out, a lost
+peer or a mismatch raises `torch.distributed.DistBackendError`, and the communicator has failed.
+
+A communicator may be used from several threads; operations take effect in the order of issue. The
+GIL is released while the engine works.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from enum import Enum
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import Backend, Store
+from torch.distributed import ReduceOp as _C10dReduceOp
+
+RedOpType = _C10dReduceOp.RedOpType
+
+class ReduceOp:
+    """How elements are combined. torch.distributed's own ops are accepted in its place."""
+
+    SUM: ClassVar[ReduceOp]
+    PRODUCT: ClassVar[ReduceOp]
+    MIN: ClassVar[ReduceOp]
+    MAX: ClassVar[ReduceOp]
+    BAND: ClassVar[ReduceOp]
+    BOR: ClassVar[ReduceOp]
+    BXOR: ClassVar[ReduceOp]
+    AVG: ClassVar[ReduceOp]
+    def __init__(self, op: _C10dReduceOp | _C10dReduceOp.RedOpType) -> None: ...
+    @staticmethod
+    def PREMUL_SUM(factor: float | Tensor) -> ReduceOp:
+        """Every rank's input times its own `factor`, then the sum."""
+    @property
+    def type(self) -> _C10dReduceOp.RedOpType: ...
+    def __copy__(self) -> ReduceOp: ...
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReduceOp: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+class WorkStatus(Enum):
+    """Where an operation stands."""
+
+    NOT_STARTED = ...
+    INPROGRESS = ...
+    COMPLETED = ...
+    TIMEDOUT = ...
+    ERROR = ...
+
+class TorchWork:
+    """An operation that was issued. Dropping it leaves the operation running."""
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        """Waits for the operation and raises its failure; past `timeout` the operation fails."""
+    def wait_blocking(self) -> None:
+        """As `wait` without a limit but the operation's own."""
+    def is_completed(self) -> bool:
+        """Looks, without waiting."""
+    @property
+    def status(self) -> WorkStatus: ...
+    def exception(self) -> BaseException | None:
+        """The failure of an operation that failed."""
+    def cancel(self) -> None:
+        """Ends a pending send or receive; other operations go on."""
+    def source_rank(self) -> int:
+        """Rank that a receive matched; -1 before that."""
+    def sequence(self) -> int:
+        """Number of the operation on its communicator."""
+    def result(self) -> list[Tensor]:
+        """The output tensors."""
+
+class BatchSendRecv:
+    """Sends and receives that start together, in any order on the two sides."""
+
+    def send(self, tensor: Tensor, dst: int) -> None: ...
+    def recv(self, tensor: Tensor, src: int) -> None: ...
+    def issue(
+        self,
+        async_op: bool = False,
+        options: Any = None,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Starts what was added; the batch is empty afterwards."""
+
+class TorchComm:
+    """A communicator: this process as one rank of a group. Made by `torchcomms.new_comm`."""
+
+    def get_rank(self) -> int: ...
+    def get_size(self) -> int: ...
+    def get_name(self) -> str: ...
+    def get_device(self) -> torch.device: ...
+    def get_backend(self) -> str: ...
+    def get_backend_version(self) -> str: ...
+    def get_sequence(self) -> int:
+        """Collectives issued so far."""
+    def get_timeout(self) -> timedelta: ...
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Default limit of the operations issued from now on."""
+    def is_abort_supported(self) -> bool: ...
+    def is_aborted(self) -> bool: ...
+    def state(self) -> str:
+        """`ready`, `failed`, `aborted` or `finalized`."""
+    def error(self) -> str:
+        """Cause of `failed`; empty otherwise."""
+    def info(self) -> str:
+        """JSON: name, engine, rank, size, state, transport, and count and bytes by operation."""
+    def finalize(self) -> None:
+        """Waits for what is pending and ends the communicator; again does nothing."""
+    def abort(self) -> None:
+        """Ends what is pending with an error, from any thread; again does nothing."""
+    def split(
+        self,
+        ranks: Sequence[int],
+        name: str = "",
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchComm | None:
+        """Communicator of `ranks`, in that order. Every rank calls; one outside gets None."""
+    def __copy__(self) -> TorchComm: ...
+    def __deepcopy__(self, memo: dict[int, Any]) -> TorchComm: ...
+    def broadcast(
+        self,
+        tensor: Tensor,
+        root: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """`tensor` of rank `root` to all, in place."""
+    def all_reduce(
+        self,
+        tensor: Tensor,
+        op: ReduceOp | _C10dReduceOp | _C10dReduceOp.RedOpType,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Combines the ranks' `tensor`s, in place, the same bits everywhere."""
+    def reduce(
+        self,
+        tensor: Tensor,
+        root: int,
+        op: ReduceOp | _C10dReduceOp | _C10dReduceOp.RedOpType,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """As `all_reduce`, but only `root`'s tensor is changed."""
+    def all_gather(
+        self,
+        tensor_list: Sequence[Tensor],
+        tensor: Tensor,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """`tensor_list[r]` receives rank r's `tensor`."""
+    def all_gather_v(
+        self,
+        tensor_list: Sequence[Tensor],
+        tensor: Tensor,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """As `all_gather`, with sizes that differ between ranks."""
+    def all_gather_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """`output` holds the ranks' `input`s one after another."""
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        input_list: Sequence[Tensor],
+        op: ReduceOp | _C10dReduceOp | _C10dReduceOp.RedOpType,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Combines `input_list[r]` of all ranks into rank r's `output`."""
+    def reduce_scatter_v(
+        self,
+        output: Tensor,
+        input_list: Sequence[Tensor],
+        op: ReduceOp | _C10dReduceOp | _C10dReduceOp.RedOpType,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """As `reduce_scatter`, with sizes that differ between ranks."""
+    def reduce_scatter_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        op: ReduceOp | _C10dReduceOp | _C10dReduceOp.RedOpType,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """As `reduce_scatter` with one tensor of `size` equal parts."""
+    def all_to_all(
+        self,
+        output_tensor_list: Sequence[Tensor],
+        input_tensor_list: Sequence[Tensor],
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Entry r of the inputs goes to rank r; sizes may differ."""
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """As `all_to_all` with `size` equal parts along the first dimension."""
+    def all_to_all_v_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: Sequence[int],
+        input_split_sizes: Sequence[int],
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """As `all_to_all_single` with parts of these sizes along the first dimension."""
+    def scatter(
+        self,
+        output_tensor: Tensor,
+        input_tensor_list: Sequence[Tensor],
+        root: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Entry r of `root`'s list goes to rank r; the list is empty elsewhere."""
+    def gather(
+        self,
+        output_tensor_list: Sequence[Tensor],
+        input_tensor: Tensor,
+        root: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Entry r of `root`'s list receives rank r's tensor; the list is empty elsewhere."""
+    def gather_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        root: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """`root`'s `output` holds the ranks' `input`s one after another."""
+    def barrier(
+        self,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Complete when every rank has called it."""
+    def send(
+        self,
+        tensor: Tensor,
+        dst: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """To rank `dst`."""
+    def recv(
+        self,
+        tensor: Tensor,
+        src: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """From rank `src`, into `tensor`."""
+    def batch_op_create(self) -> BatchSendRecv:
+        """An empty batch of sends and receives."""
+
+class _BackendWrapper(Backend):
+    def __init__(self, comm: TorchComm) -> None: ...
+    def get_comm(self) -> TorchComm:
+        """The very object it was made with."""
+
+_built_for_torch: str
+
+def _new_comm(
+    backend: str,
+    device: torch.device,
+    name: str,
+    store: Store,
+    rank: int,
+    size: int,
+    timeout_ms: int,
+    hints: Mapping[str, str],
+) -> TorchComm: ...
+def _engine_info() -> str: ...
+def _recorder_dump(max_entries: int, only_active: bool) -> str: ...
+def _recorder_reset() -> None: ...
+def _register_backend_name(name: str) -> None: ...
+def _is_backend_registered(name: str) -> bool: ...
+def _set_log_callback(callback: Callable[[int, str, str], object] | None, level: int) -> None: ...
