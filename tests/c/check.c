@@ -38,11 +38,12 @@ fc_work **slot(call_mode mode, fc_work **work) {
     return mode == ASYNC ? work : NULL;
 }
 
-fc_status done(fc_status started, fc_work *work) {
-    if (started != FC_OK || work == NULL) {
+fc_status done(fc_status started, fc_work **work) {
+    if (started != FC_OK || *work == NULL) {
         return started;
     }
-    fc_status status = fc_work_wait(work, 0);
-    fc_work_destroy(work);
+    fc_status status = fc_work_wait(*work, 0);
+    fc_work_destroy(*work);
+    *work = NULL;
     return status;
 }

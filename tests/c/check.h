@@ -31,8 +31,9 @@ typedef enum { SYNC, ASYNC } call_mode;
 /* The `work` argument for a mode. */
 fc_work **slot(call_mode mode, fc_work **work);
 
-/* The end of an operation called with `slot`: waits when it was started; gives the work back. */
-fc_status done(fc_status started, fc_work *work);
+/* The end of an operation called with `slot`: waits when it was started; gives the work back. By
+ * address, because C may evaluate this argument before the call beside it. */
+fc_status done(fc_status started, fc_work **work);
 
 /* The suites; every rank of `comm` calls each. */
 void test_collectives(fc_comm *comm);

@@ -70,7 +70,7 @@ static void broadcast(fc_comm *comm, size_t count, call_mode mode) {
         fc_work *work;
         CHECK_OK(done(fc_comm_broadcast(comm, data, count, FC_DTYPE_INT64, root, NULL,
                                         slot(mode, &work)),
-                      work));
+                      &work));
         check_given("broadcast", data, root, 0, count);
         free(data);
     }
@@ -82,12 +82,12 @@ static void all_reduce(fc_comm *comm, size_t count, call_mode mode) {
     fc_work *work;
     CHECK_OK(done(fc_comm_all_reduce(comm, input, output, count, FC_DTYPE_INT64, FC_REDUCE_SUM,
                                      NULL, slot(mode, &work)),
-                  work));
+                  &work));
     check_sum("all_reduce", output, size, 0, count);
     check_given("all_reduce leaves its input", input, rank, 0, count);
     CHECK_OK(done(fc_comm_all_reduce(comm, input, input, count, FC_DTYPE_INT64, FC_REDUCE_SUM,
                                      NULL, slot(mode, &work)),
-                  work));
+                  &work));
     check_sum("all_reduce in place", input, size, 0, count);
     free(input);
     free(output);
@@ -101,7 +101,7 @@ static void reduce(fc_comm *comm, size_t count, call_mode mode) {
         CHECK_OK(done(fc_comm_reduce(comm, input, rank == root ? output : NULL, count,
                                      FC_DTYPE_INT64, FC_REDUCE_SUM, root, NULL,
                                      slot(mode, &work)),
-                      work));
+                      &work));
         check_given("reduce leaves its input", input, rank, 0, count);
         if (rank == root) {
             check_sum("reduce", output, size, 0, count);
@@ -117,7 +117,7 @@ static void all_gather(fc_comm *comm, size_t count, call_mode mode) {
     fc_work *work;
     CHECK_OK(done(fc_comm_all_gather(comm, input, output, count, FC_DTYPE_INT64, NULL,
                                      slot(mode, &work)),
-                  work));
+                  &work));
     for (int from = 0; from < size; from++) {
         check_given("all_gather", output + (size_t)from * count, from, 0, count);
     }
@@ -126,7 +126,7 @@ static void all_gather(fc_comm *comm, size_t count, call_mode mode) {
     memcpy(own, input, count * sizeof *own);
     CHECK_OK(done(fc_comm_all_gather(comm, own, output, count, FC_DTYPE_INT64, NULL,
                                      slot(mode, &work)),
-                  work));
+                  &work));
     for (int from = 0; from < size; from++) {
         check_given("all_gather in place", output + (size_t)from * count, from, 0, count);
     }
@@ -140,7 +140,7 @@ static void reduce_scatter(fc_comm *comm, size_t count, call_mode mode) {
     fc_work *work;
     CHECK_OK(done(fc_comm_reduce_scatter(comm, input, output, count, FC_DTYPE_INT64,
                                          FC_REDUCE_SUM, NULL, slot(mode, &work)),
-                  work));
+                  &work));
     check_sum("reduce_scatter", output, size, (size_t)rank * count, count);
     free(input);
     free(output);
@@ -162,7 +162,7 @@ static void all_to_all(fc_comm *comm, size_t count, call_mode mode) {
     fc_work *work;
     CHECK_OK(done(fc_comm_all_to_all(comm, input, output, count, FC_DTYPE_INT64, NULL,
                                      slot(mode, &work)),
-                  work));
+                  &work));
     for (int from = 0; from < size; from++) {
         check_given("all_to_all", output + (size_t)from * count, from, between(from, rank), count);
     }
@@ -181,7 +181,7 @@ static void gather(fc_comm *comm, size_t count, call_mode mode) {
         fc_work *work;
         CHECK_OK(done(fc_comm_gather(comm, input, count, rank == root ? outputs : NULL,
                                      FC_DTYPE_INT64, root, NULL, slot(mode, &work)),
-                      work));
+                      &work));
         for (int from = 0; rank == root && from < size; from++) {
             check_given("gather", outputs[from], from, 0, count);
         }
@@ -201,7 +201,7 @@ static void scatter(fc_comm *comm, size_t count, call_mode mode) {
         fc_work *work;
         CHECK_OK(done(fc_comm_scatter(comm, rank == root ? inputs : NULL, output, count,
                                       FC_DTYPE_INT64, root, NULL, slot(mode, &work)),
-                      work));
+                      &work));
         check_given("scatter", output, root, (size_t)rank * count, count);
         free(all);
         free(output);
@@ -221,6 +221,6 @@ void test_collectives(fc_comm *comm) {
     }
     for (int mode = SYNC; mode <= ASYNC; mode++) {
         fc_work *work;
-        CHECK_OK(done(fc_comm_barrier(comm, NULL, slot((call_mode)mode, &work)), work));
+        CHECK_OK(done(fc_comm_barrier(comm, NULL, slot((call_mode)mode, &work)), &work));
     }
 }

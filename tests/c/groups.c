@@ -76,7 +76,7 @@ static void opposite_orders(fc_comm *comm) {
     }
     for (int which = 0; which < 2; which++) {
         for (int round = 0; round < ROUNDS; round++) {
-            CHECK_OK(done(FC_OK, works[which][round]));
+            CHECK_OK(done(FC_OK, &works[which][round]));
             int32_t expected = (which + 1) * size * (size + 1) / 2 * (round + 1);
             int right = 1;
             for (int i = 0; i < ELEMENTS; i++) {

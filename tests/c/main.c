@@ -1,6 +1,7 @@
 /* Drives libferrocomm from C: starts itself once per rank, over a store in a folder.
  *
  *     ferrocomm_c_test            all numbers of ranks over all transports
+ *     ferrocomm_c_test SIZE TRANSPORT    one job alone
  *     ferrocomm_c_test RANK SIZE FOLDER PIPE    one rank (started by the above)
  *
  * Prints "N passed, M failed" over all processes; ends with 0 when nothing failed. */
@@ -169,11 +170,15 @@ int main(int argc, char **argv) {
         return told ? 0 : 1;
     }
     tally total = {0, 0};
-    run_job(argv[0], 1, "auto", &total);
-    static const char *const transports[] = {"shm", "tcp"};
-    for (int i = 0; i < 2; i++) {
-        run_job(argv[0], 2, transports[i], &total);
-        run_job(argv[0], 4, transports[i], &total);
+    if (argc == 3) {
+        run_job(argv[0], atoi(argv[1]), argv[2], &total);
+    } else {
+        run_job(argv[0], 1, "auto", &total);
+        static const char *const transports[] = {"shm", "tcp"};
+        for (int i = 0; i < 2; i++) {
+            run_job(argv[0], 2, transports[i], &total);
+            run_job(argv[0], 4, transports[i], &total);
+        }
     }
     printf("c tests: %zu passed, %zu failed\n", total.passed, total.failed);
     return total.failed == 0 && total.passed > 0 ? 0 : 1;

@@ -55,7 +55,7 @@ static void all_gather_v(fc_comm *comm, call_mode mode) {
     fc_work *work;
     CHECK_OK(done(fc_comm_all_gather_v(comm, input, outputs, counts, FC_DTYPE_INT32, NULL,
                                        slot(mode, &work)),
-                  work));
+                  &work));
     for (int from = 0; from < size; from++) {
         CHECK(holds(outputs[from], from, 0, counts[from]), "all_gather_v from rank %d", from);
     }
@@ -80,7 +80,7 @@ static void reduce_scatter_v(fc_comm *comm, call_mode mode) {
     fc_work *work;
     CHECK_OK(done(fc_comm_reduce_scatter_v(comm, inputs, counts, output, FC_DTYPE_INT32,
                                            FC_REDUCE_MAX, NULL, slot(mode, &work)),
-                  work));
+                  &work));
     CHECK(holds(output, size - 1, rank, counts[rank]), "reduce_scatter_v keeps the largest");
     free(output);
     free_parts(owned, size);
@@ -104,7 +104,7 @@ static void all_to_all_v(fc_comm *comm, call_mode mode) {
     fc_work *work;
     CHECK_OK(done(fc_comm_all_to_all_v(comm, inputs, gives, outputs, takes, FC_DTYPE_INT32, NULL,
                                        slot(mode, &work)),
-                  work));
+                  &work));
     for (int from = 0; from < size; from++) {
         CHECK(holds(outputs[from], from, rank, takes[from]), "all_to_all_v from rank %d", from);
     }
