@@ -187,10 +187,12 @@ void bind_reduce_op(py::module_& module) {
       .def_static("PREMUL_SUM", premul_sum<at::Tensor>, py::arg("factor"))
       .def("__copy__", [](const PyReduceOp& self) { return self; })
       .def("__deepcopy__", [](const PyReduceOp& self, const py::dict&) { return self; })
-      .def("__eq__",
-           [](const PyReduceOp& self, const PyReduceOp& other) {
-             return self.op.op_ == other.op.op_ && self.op.supplement_ == other.op.supplement_;
-           })
+      .def(
+          "__eq__",
+          [](const PyReduceOp& self, const PyReduceOp& other) {
+            return self.op.op_ == other.op.op_ && self.op.supplement_ == other.op.supplement_;
+          },
+          py::is_operator())
       .def("__hash__", [](const PyReduceOp& self) { return static_cast<int>(self.op.op_); })
       .def("__repr__", [](const PyReduceOp& self) {
         return py::str("ReduceOp({})").format(py::cast(self.op.op_));
