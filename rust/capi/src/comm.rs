@@ -57,10 +57,7 @@ pub(crate) unsafe fn with_comm(
 ) -> fc_status {
     // SAFETY: by the caller's promise.
     let handle = unsafe { ffi::value(comm) };
-    let poisoned = handle
-        .as_ref()
-        .ok()
-        .map(|handle| handle.communicator.clone());
+    let poisoned = handle.as_ref().ok().copied();
     guard_poisoning(
         || {
             let handle = handle?;
@@ -68,8 +65,8 @@ pub(crate) unsafe fn with_comm(
             body(handle)
         },
         |message| {
-            if let Some(communicator) = poisoned {
-                communicator.fail_with_panic(message);
+            if let Some(handle) = poisoned {
+                handle.communicator.fail_with_panic(message);
             }
         },
     )

@@ -28,10 +28,7 @@ impl Handle for fc_work {
 unsafe fn with_work(work: *const fc_work, body: impl FnOnce(&Pending) -> Result<()>) -> fc_status {
     // SAFETY: by the caller's promise.
     let pending = unsafe { ffi::value(work) };
-    let poisoned = pending
-        .as_ref()
-        .ok()
-        .map(|pending| pending.communicator().clone());
+    let poisoned = pending.as_ref().ok().copied();
     guard_poisoning(
         || {
             let pending = pending?;
@@ -39,8 +36,8 @@ unsafe fn with_work(work: *const fc_work, body: impl FnOnce(&Pending) -> Result<
             body(pending)
         },
         |message| {
-            if let Some(communicator) = poisoned {
-                communicator.fail_with_panic(message);
+            if let Some(pending) = poisoned {
+                pending.communicator().fail_with_panic(message);
             }
         },
     )

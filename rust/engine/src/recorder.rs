@@ -207,12 +207,12 @@ impl Recorder {
         }
     }
 
-    /// Notes that the engine has the operation. An entry that is over stays so: the operation may
-    /// have ended while it was being issued.
+    /// Notes that the engine has the operation, which it was given as soon as it was noted: reading
+    /// the clock once more would cost more than it told. An entry that is over stays so: the
+    /// operation may have ended while it was being issued.
     pub(crate) fn start(&self, ticket: Ticket) {
-        let now = self.clock.now();
         self.update(ticket, |entry| {
-            entry.started = Some(now);
+            entry.started = Some(entry.created);
             if entry.progress == Progress::Scheduled {
                 entry.progress = Progress::Started;
             }
@@ -221,9 +221,8 @@ impl Recorder {
 
     /// Notes how the operation ended; `failure` is the text of its failure.
     pub(crate) fn end(&self, ticket: Ticket, failure: Option<String>) {
-        let now = self.clock.now();
         self.update(ticket, |entry| {
-            entry.ended = Some(now);
+            entry.ended = Some(self.clock.now());
             entry.progress = failure.map_or(Progress::Completed, Progress::Failed);
         });
     }
