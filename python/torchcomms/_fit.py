@@ -52,7 +52,7 @@ def check() -> None:
 
 
 def fail(reason: str, cause: ImportError | None = None) -> NoReturn:
-    """Says once on stderr why torchcomms cannot be used and how to mend it; always raises ImportError.
+    """Raises ImportError; says once on stderr why torchcomms cannot be used and what mends it.
 
     ImportError only: torch takes it for "no torchcomms" and goes on, while any other exception
     would break the import of torch.distributed itself.
