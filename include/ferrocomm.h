@@ -56,16 +56,6 @@ typedef struct fc_string fc_string;
 typedef struct fc_work fc_work;
 
 /**
- * Outcome of a call. Numbers are never reused.
- */
-typedef int32_t fc_status;
-
-/**
- * Element type of a buffer. Values outside the list are refused, never undefined behaviour.
- */
-typedef uint32_t fc_dtype;
-
-/**
  * Optional arguments of one operation. Start from `fc_op_options_init`; NULL means all defaults.
  */
 typedef struct fc_op_options {
@@ -82,6 +72,16 @@ typedef struct fc_op_options {
      */
     double premul_factor;
 } fc_op_options;
+
+/**
+ * Outcome of a call. Numbers are never reused.
+ */
+typedef int32_t fc_status;
+
+/**
+ * Element type of a buffer. Values outside the list are refused, never undefined behaviour.
+ */
+typedef uint32_t fc_dtype;
 
 /**
  * A hint: both strings are nul-terminated and borrowed for the call.
@@ -500,6 +500,11 @@ extern "C" {
 #endif // __cplusplus
 
 /**
+ * Sets `options` to defaults: the communicator's time-out, a factor of 1.
+ */
+void fc_op_options_init(struct fc_op_options *options);
+
+/**
  * Makes an empty batch for `comm`, which may be destroyed before it. `*out` receives an owned
  * batch.
  */
@@ -667,11 +672,6 @@ fc_status fc_set_log_callback(fc_log_callback callback, void *ctx, fc_log_level 
  * should stop waiting; NULL stops that. Keep `ctx` valid, as for `fc_set_log_callback`.
  */
 fc_status fc_set_interrupt_callback(fc_interrupt_callback callback, void *ctx);
-
-/**
- * Sets `options` to defaults: the communicator's time-out, a factor of 1.
- */
-void fc_op_options_init(struct fc_op_options *options);
 
 /**
  * Copies `count` elements of `buffer` on `root` to `buffer` on every other rank. `options` and

@@ -9,9 +9,10 @@ use ferrocomm_core::call::{Operation, PointToPoint, Source, Task};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_engine::Communicator;
 
+use crate::arguments::{Arguments, options_of, source_of};
 use crate::comm::{fc_comm, with_comm};
 use crate::ffi::{self, Handle, Out, guard_poisoning};
-use crate::operation::{Arguments, finish, options_of, source_of};
+use crate::operation::finish;
 use crate::work::fc_work;
 
 /// Sends and receives that are issued as one unit. Owned by the caller, one thread at a time;

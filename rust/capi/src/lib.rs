@@ -9,6 +9,7 @@
     reason = "functions leave by their symbols, not by their paths"
 )]
 
+mod arguments;
 mod batch;
 mod comm;
 mod ffi;

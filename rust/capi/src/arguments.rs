@@ -1,0 +1,198 @@
+//! The C arguments of operations, turned into the engine's and checked on the way.
+//!
+//! This module must not know which operation they are for.
+
+use std::ffi::c_void;
+
+use ferrocomm_abi::*;
+use ferrocomm_core::Result;
+use ferrocomm_core::call::{Region, Regions, Source};
+use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::ids::GroupRank;
+use ferrocomm_core::reduce_op::ReduceOp;
+use ferrocomm_engine::Communicator;
+
+use crate::ffi::{self, Out, SizeTagged, guard_value, invalid, null};
+use crate::info::{dtype_of, reduce_op_of};
+
+// SAFETY: `repr(C)`, starts with its size; numbers may be zero.
+unsafe impl SizeTagged for fc_op_options {
+    const NAME: &'static str = "fc_op_options";
+}
+
+const DEFAULTS: fc_op_options = fc_op_options {
+    size: size_of::<fc_op_options>(),
+    timeout_ns: 0,
+    premul_factor: 1.0,
+};
+
+/// Sets `options` to defaults: the communicator's time-out, a factor of 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_op_options_init(options: *mut fc_op_options) {
+    guard_value((), || {
+        // SAFETY: the caller passes NULL or a place for the struct.
+        unsafe { Out::new(options, "options") }?.set(DEFAULTS);
+        Ok(())
+    });
+}
+
+/// Reads an operation's options; NULL means defaults.
+///
+/// # Safety
+/// `options` is NULL or an initialised struct.
+pub(crate) unsafe fn options_of(options: *const fc_op_options) -> Result<fc_op_options> {
+    if options.is_null() {
+        return Ok(DEFAULTS);
+    }
+    // SAFETY: not NULL; the size is the caller's word.
+    unsafe { ffi::read_sized(options) }
+}
+
+/// Turns the C arguments of one operation into the engine's.
+pub(crate) struct Arguments<'a> {
+    communicator: &'a Communicator,
+    pub(crate) dtype: Dtype,
+    pub(crate) premul_factor: f64,
+}
+
+impl<'a> Arguments<'a> {
+    pub(crate) fn new(communicator: &'a Communicator, dtype: fc_dtype) -> Result<Self> {
+        let premul_factor = DEFAULTS.premul_factor;
+        Ok(Self {
+            communicator,
+            dtype: dtype_of(dtype)?,
+            premul_factor,
+        })
+    }
+
+    /// A rank argument.
+    pub(crate) fn rank(&self, name: &'static str, rank: i32) -> Result<GroupRank> {
+        self.communicator.rank_argument(name, rank)
+    }
+
+    pub(crate) fn is_root(&self, root: GroupRank) -> bool {
+        self.communicator.rank() == root
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.communicator.size()
+    }
+
+    pub(crate) fn reduce_op(&self, op: fc_reduce_op) -> Result<ReduceOp> {
+        reduce_op_of(op, self.premul_factor)
+    }
+
+    fn bytes(&self, name: &'static str, count: usize) -> Result<usize> {
+        count
+            .checked_mul(self.dtype.size())
+            .filter(|bytes| isize::try_from(*bytes).is_ok())
+            .ok_or_else(|| invalid(format!("{name} is larger than memory")).got(count))
+    }
+
+    /// `count` elements at `pointer`; NULL is an address only for none.
+    pub(crate) fn region(
+        &self,
+        name: &'static str,
+        pointer: *const c_void,
+        count: usize,
+    ) -> Result<Region> {
+        let bytes = self.bytes(name, count)?;
+        match (pointer.is_null(), bytes) {
+            (_, 0) => Ok(Region::EMPTY),
+            (true, _) => Err(null(name).got(format!("NULL for {count} elements"))),
+            (false, bytes) => Ok(Region {
+                address: pointer.addr(),
+                bytes,
+            }),
+        }
+    }
+
+    /// `count` elements per rank, one rank behind the other.
+    pub(crate) fn parts(
+        &self,
+        name: &'static str,
+        pointer: *const c_void,
+        count: usize,
+    ) -> Result<Regions> {
+        let total = count
+            .checked_mul(self.size())
+            .ok_or_else(|| invalid(format!("{name} is larger than memory")).got(count))?;
+        let each = self.bytes(name, count)?;
+        Ok(Regions::Equal {
+            whole: self.region(name, pointer, total)?,
+            each,
+        })
+    }
+
+    /// A list of one buffer per rank.
+    fn buffers(
+        &self,
+        name: &'static str,
+        buffers: &[*const c_void],
+        count: impl Fn(usize) -> usize,
+    ) -> Result<Regions> {
+        let regions = buffers.iter().enumerate();
+        let regions = regions.map(|(rank, buffer)| {
+            self.region(name, *buffer, count(rank))
+                .map_err(|e| e.expected(format!("a buffer for rank {rank}")))
+        });
+        Ok(Regions::List(regions.collect::<Result<_>>()?))
+    }
+
+    /// A list of buffers, each with a count of its own.
+    ///
+    /// # Safety
+    /// Both lists are NULL or as long as the communicator has ranks.
+    pub(crate) unsafe fn buffers_v(
+        &self,
+        name: &'static str,
+        buffers: *const *const c_void,
+        counts: *const usize,
+    ) -> Result<Regions> {
+        // SAFETY: by the caller's promise.
+        let counts = unsafe { ffi::list(counts, self.size(), "counts") }?;
+        // SAFETY: as above.
+        let buffers = unsafe { ffi::list(buffers, self.size(), name) }?;
+        self.buffers(name, buffers, |rank| counts[rank])
+    }
+
+    /// This rank's entry of a list of counts.
+    ///
+    /// # Safety
+    /// The list is NULL or as long as the communicator has ranks.
+    pub(crate) unsafe fn own_count(&self, counts: *const usize) -> Result<usize> {
+        // SAFETY: by the caller's promise.
+        let counts = unsafe { ffi::list(counts, self.size(), "counts") }?;
+        Ok(counts[self.communicator.rank().index()])
+    }
+
+    /// A list of buffers of `count` elements that only the root gives.
+    ///
+    /// # Safety
+    /// On the root, `buffers` is NULL or as long as the communicator has ranks.
+    pub(crate) unsafe fn at_root(
+        &self,
+        name: &'static str,
+        root: GroupRank,
+        buffers: *const *const c_void,
+        count: usize,
+    ) -> Result<Option<Regions>> {
+        if !self.is_root(root) {
+            return Ok(None);
+        }
+        // SAFETY: by the caller's promise.
+        let buffers = unsafe { ffi::list(buffers, self.size(), name) }?;
+        self.buffers(name, buffers, |_| count).map(Some)
+    }
+}
+
+/// Whom a receive listens to.
+pub(crate) fn source_of(arguments: &Arguments<'_>, src: i32) -> Result<Source> {
+    if src == FC_ANY_SOURCE {
+        return Ok(Source::Any);
+    }
+    let named = arguments
+        .rank("src", src)
+        .map_err(|error| error.remedy("-1 means any source"));
+    named.map(Source::Rank)
+}
