@@ -1,0 +1,137 @@
+# What a contributor runs; `make help` lists it. Everything happens in the environment $(VENV),
+# which `make setup` makes, and in the folders build/ and target/.
+
+# GNU make looks for cc itself under another name when CC is not set.
+CC := $(if $(filter default,$(origin CC)),cc,$(CC))
+CXX := $(if $(filter default,$(origin CXX)),c++,$(CXX))
+PYTHON ?= python3
+VENV ?= .venv
+RANKS ?= 2
+export CC CXX
+# rustup's own place, for shells that have not read its profile
+export PATH := $(PATH):$(HOME)/.cargo/bin
+# A file that includes torch takes up to 2 GB to compile.
+export CMAKE_BUILD_PARALLEL_LEVEL ?= 2
+
+PY := $(VENV)/bin/python
+# Where `make build` puts the extension and libferrocomm.so.
+INSTALLED = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/torchcomms
+TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone --nproc_per_node=$(RANKS)
+
+RUST_FILES = find rust -name '*.rs'
+# include/ferrocomm.h is cbindgen's.
+CXX_FILES = find cpp include tests/c tests/cpp rust/torch-bridge/include -type f \
+            -name '*.[ch]' ! -name ferrocomm.h -o -name '*.[ch]pp'
+CARGO_TEST := $(shell if cargo nextest --version >/dev/null 2>&1; then \
+              echo cargo nextest run --cargo-quiet --no-fail-fast --status-level slow \
+              --final-status-level fail; else echo cargo test --no-fail-fast; fi)
+CARGO_FLAGS := --workspace --locked
+
+.NOTPARALLEL:
+.PHONY: help setup build demo test test-full bench header format clean \
+        test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
+        test-c test-cpp test-exports test-python test-matrix test-docs test-sanitizers
+
+help:
+	@echo 'make setup      the environment .venv with torch and the tools'
+	@echo 'make build      setup, then the package installed in it (editable)'
+	@echo 'make demo       a DDP training on torch'"'"'s gloo and on the Rust engine, side by side'
+	@echo 'make test       every check; make test-NAME runs one:'
+	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
+	@echo '                matrix docs'
+	@echo 'make test-full  the same, then C and C++ under sanitizers, and the demo'
+	@echo 'make bench      all_reduce of 8 B and 1 MiB beside stock gloo (RANKS=2)'
+	@echo 'make header     include/ferrocomm.h and the list of exported symbols, written anew'
+	@echo 'make format     formats all sources'
+	@echo 'make clean      removes what was built; the environment stays'
+
+setup:
+	@$(PYTHON) tests/tools/prepare.py $(VENV)
+
+build: setup
+	@echo 'build: what has changed (everything takes some minutes)'
+	@$(PY) -m pip install --disable-pip-version-check --quiet --no-build-isolation --no-deps \
+	    --editable .
+	@echo 'build: done'
+
+demo: build
+	@$(PY) docs/demo/run.py --ranks $(RANKS)
+
+test: build
+	@$(PY) tests/tools/run_all.py
+
+test-full: build
+	@$(PY) tests/tools/run_all.py --full
+
+bench: build
+	$(TORCHRUN) tests/users/bench_all_reduce.py
+
+# run_all.py has built already and says so.
+BUILT ?=
+BUILD := $(if $(BUILT),,build)
+
+test-rustfmt:
+	cargo fmt --all --check
+	@echo "rustfmt: $$($(RUST_FILES) | wc -l) files as it would write them"
+
+test-clippy:
+	cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- -D warnings
+	@echo "clippy: $$(ls rust/*/Cargo.toml | wc -l) crates without warnings"
+
+test-clang-format: setup
+	$(CXX_FILES) | xargs $(VENV)/bin/clang-format --dry-run -Werror
+	@echo "clang-format: $$($(CXX_FILES) | wc -l) files as it would write them"
+
+test-ruff: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+test-mypy: setup
+	$(VENV)/bin/mypy --strict
+
+test-header:
+	$(CARGO_TEST) $(CARGO_FLAGS) --test header
+
+test-rust:
+	$(CARGO_TEST) $(CARGO_FLAGS)
+
+test-c: $(BUILD)
+	tests/c/run.sh $(INSTALLED) build/tests/c
+
+test-cpp: $(BUILD)
+	tests/cpp/run.sh $(INSTALLED) build/tests/cpp
+	$(CXX) -std=c++20 -O1 -g -Wall -Wextra -Werror -Icpp tests/cpp/run_later_test.cpp \
+	    cpp/run_later.cpp -pthread -o build/tests/cpp/run_later_test
+	build/tests/cpp/run_later_test
+
+test-exports: $(BUILD)
+	tests/exports/check.sh $(INSTALLED)/libferrocomm.so
+
+test-python: $(BUILD)
+	$(PY) -m pytest tests/python
+
+test-matrix: setup
+	$(PY) cmake/torch_matrix.py
+
+test-docs: $(BUILD)
+	$(PY) tests/tools/check_docs.py $(INSTALLED)
+
+# The engine itself is not instrumented: this finds faults of its C and C++ clients and headers.
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all
+test-sanitizers: $(BUILD)
+	CFLAGS='$(SANITIZE)' tests/c/run.sh $(INSTALLED) build/tests/c-sanitized
+	CXXFLAGS='$(SANITIZE)' tests/cpp/run.sh $(INSTALLED) build/tests/cpp-sanitized
+
+header:
+	FERROCOMM_INCLUDE_DIR='$(CURDIR)/include' cargo build --locked -p ferrocomm-capi
+	tests/exports/check.sh "$${CARGO_TARGET_DIR:-target}/debug/libferrocomm.so" --write
+
+format: setup
+	cargo fmt --all
+	$(CXX_FILES) | xargs $(VENV)/bin/clang-format -i
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf build target .mypy_cache .pytest_cache .ruff_cache
+	find python tests docs cmake -name __pycache__ -prune -exec rm -rf {} +
