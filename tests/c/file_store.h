@@ -6,7 +6,7 @@
 
 /* A store over `folder`, which exists. NULL-safe; `table->release` frees what this allocates.
  * Returns 0 when there is no memory. */
-int file_store_open(const char *folder, fc_store_table *table);
+int file_store_open(const char* folder, fc_store_table* table);
 
 /* How many stores were released so far. */
 int file_store_released(void);
