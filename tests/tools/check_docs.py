@@ -1,0 +1,194 @@
+"""Compares the pages with the code, and runs their examples.
+
+    python tests/tools/check_docs.py FOLDER_OF_LIBFERROCOMM
+
+Links lead somewhere; variables and statuses are those of the code; a block of Python or C whose
+first line names a file runs as two ranks and prints what the `text` block after it shows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RANKS = 2
+LIMIT = 120.0  # seconds for one example; a guard against a hang
+
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAME = re.compile(r"(?:#|/\*) (\w+\.(?:py|c))\b")
+PREFIXES = "FERROCOMM|TORCHCOMM|TORCHELASTIC|MASTER|GLOO|NCCL|LOCAL|WORLD|OMPI|PMI|PALS"
+IN_CODE = re.compile(rf'"((?:{PREFIXES})_[A-Z_]+)"')
+IN_TABLE = re.compile(r"`([A-Z][A-Z_]+)`")
+# Read by others (torch, make, CMake, launchers' RANK), so not found in the code by their prefix.
+READ_ELSEWHERE = {
+    "TORCH_DISTRIBUTED_USE_TORCHCOMMS",
+    "CMAKE_BUILD_PARALLEL_LEVEL",
+    "RANK",
+    "CC",
+    "CXX",
+    "PYTHON",
+    "VENV",
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A program on a page and what it is to print."""
+
+    page: Path
+    name: str
+    code: str
+    output: str
+
+
+def pages() -> list[Path]:
+    """All pages."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def dead_links(page: Path) -> Iterator[str]:
+    """Links of a page to files that are not there."""
+    for target in LINK.findall(page.read_text()):
+        if "://" not in target and not (page.parent / target).exists():
+            yield f"{page.name}: the link to {target} leads nowhere"
+
+
+def sources() -> Iterator[Path]:
+    """Code that may read the environment; tests set variables of their own."""
+    for folder, pattern in (("rust", "*.rs"), ("python", "*.py"), ("cpp", "*.cpp")):
+        for path in (ROOT / folder).rglob(pattern):
+            if not any(part.startswith("test") for part in path.relative_to(ROOT).parts):
+                yield path
+
+
+def first_cells(page: str) -> str:
+    """The first column of the tables of a page."""
+    rows = (ROOT / "docs" / page).read_text().splitlines()
+    return "\n".join(row.split("|")[1] for row in rows if row.startswith("|"))
+
+
+def differences(what: str, page: str, documented: set[str], real: set[str]) -> Iterator[str]:
+    """What a page lacks and what it has too much."""
+    for name in sorted(real - documented):
+        yield f"{page}: {what} {name} is missing"
+    for name in sorted(documented - real):
+        yield f"{page}: there is no {what} {name}"
+
+
+def wrong_variables() -> Iterator[str]:
+    """Variables that the page and the code do not share."""
+    found = {name for path in sources() for name in IN_CODE.findall(path.read_text())}
+    documented = set(IN_TABLE.findall(first_cells("environment.md")))
+    yield from differences("variable", "environment.md", documented, found | READ_ELSEWHERE)
+
+
+def wrong_statuses() -> Iterator[str]:
+    """Statuses that the page and the C header do not share, with their numbers."""
+    header = (ROOT / "include" / "ferrocomm.h").read_text()
+    real = set(re.findall(r"#define (FC_ERR_\w+ \d+)$", header, re.MULTILINE))
+    page = (ROOT / "docs" / "errors.md").read_text()
+    documented = {
+        f"{name} {number}" for name, number in re.findall(r"\| `(FC_ERR_\w+)` \| (\d+) \|", page)
+    }
+    yield from differences("status", "errors.md", documented, real)
+
+
+def examples(page: Path) -> Iterator[Example]:
+    """The programs of a page that have a name."""
+    blocks = FENCE.findall(page.read_text())
+    for (language, code), (next_language, output) in pairwise([*blocks, ("", "")]):
+        named = NAME.match(code)
+        if language in ("python", "c") and named:
+            shown = output if next_language == "text" else ""
+            yield Example(page, named.group(1), code, shown)
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command with the environment a reader would have."""
+    # Unbuffered, Python writes a line in two parts, and those of two ranks may mix.
+    foreign = ("TORCH", "FERROCOMM", "PYTHONUNBUFFERED")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    return subprocess.run(
+        ["timeout", str(LIMIT), *command],
+        cwd=folder,
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def run_python(source: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a Python example under torchrun."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return run([*torchrun, f"--nproc_per_node={RANKS}", source.name], source.parent)
+
+
+def run_c(source: Path, library: Path) -> subprocess.CompletedProcess[str]:
+    """Builds a C example with the store of the C tests, and starts it once per rank."""
+    program = source.with_suffix("")
+    compile_it = [os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror"]
+    for folder in (ROOT / "include", ROOT / "tests" / "c"):
+        compile_it += ["-I", str(folder)]
+    compile_it += [str(source), str(ROOT / "tests" / "c" / "file_store.c"), "-o", str(program)]
+    compile_it += [f"-L{library}", "-lferrocomm", f"-Wl,-rpath,{library}"]
+    compiled = run(compile_it, source.parent)
+    if compiled.returncode != 0:
+        return compiled
+    # A shell that starts the ranks and fails when one of them does.
+    ranks = " ".join(str(rank) for rank in range(RANKS))
+    script = (
+        f'set -e; mkdir store; for r in {ranks}; do ./{program.name} "$r" {RANKS} store & '
+        'p="$p $!"; done; for i in $p; do wait "$i"; done'
+    )
+    return run(["sh", "-c", script], source.parent)
+
+
+def wrong_output(example: Example, library: Path) -> Iterator[str]:
+    """How an example's output differs from the page."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / example.name
+        source.write_text(example.code)
+        done = run_python(source) if source.suffix == ".py" else run_c(source, library)
+    where = f"{example.page.name}, {example.name}"
+    if not example.output:
+        yield f"{where}: no text block says what it prints"
+    if done.returncode != 0:
+        yield f"{where}: ended with {done.returncode}:\n{done.stderr}"
+    # Ranks print in any order.
+    elif sorted(done.stdout.splitlines()) != sorted(example.output.splitlines()):
+        yield f"{where}: printed\n{done.stdout}and not\n{example.output}"
+
+
+def main() -> int:
+    """Returns the exit code."""
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    library = Path(sys.argv[1]).resolve()
+    checks = [(f"links of {page.name}", list(dead_links(page))) for page in pages()]
+    checks.append(("variables", list(wrong_variables())))
+    checks.append(("statuses", list(wrong_statuses())))
+    for page in pages():
+        for example in examples(page):
+            checks.append((f"{example.name} of {page.name}", list(wrong_output(example, library))))
+    for name, faults in checks:
+        print(f"{'FAILED' if faults else 'ok':<7}{name}")
+        for fault in faults:
+            print(fault)
+    failed = sum(bool(faults) for _, faults in checks)
+    print(f"docs: {len(checks) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
