@@ -4,7 +4,21 @@
 
 mod address;
 mod bootstrap;
+mod budget;
 mod collectives;
+mod core;
+mod endpoint;
+mod engine;
+mod frame;
+mod link;
+mod membership;
+mod memory;
 mod program;
+mod progress;
 #[cfg(test)]
 mod random;
+mod slab;
+mod stream;
+mod traffic;
+
+pub use engine::{GroupOptions, HostConfig, HostEngine, reduction_supported, transports};

@@ -1,0 +1,308 @@
+//! The engine's face: one per process, and the groups it makes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ferrocomm_core::call::{Call, Mode};
+use ferrocomm_core::deadline::Deadline;
+use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::error::{Error, ErrorKind, Result};
+use ferrocomm_core::group::Group;
+use ferrocomm_core::ids::{CommId, GroupRank, stable_hash};
+use ferrocomm_core::reduce_op::ReduceOp;
+use ferrocomm_core::reduction::Reduction;
+use ferrocomm_core::store::Store;
+use ferrocomm_core::work::Work;
+
+use crate::address;
+use crate::bootstrap::{JoinRequest, Member, join};
+use crate::endpoint::{Endpoint, TransportChoice};
+use crate::membership::{Membership, Standing};
+use crate::progress::{Progress, done};
+
+/// How long a waiting thread spins where every rank has a core.
+const SPIN: Duration = Duration::from_micros(30);
+/// How long the end of a communicator waits for control messages to leave.
+const FLUSH: Duration = Duration::from_secs(1);
+/// Closed communicators that are remembered, so that what still comes for them is dropped.
+const CLOSED: usize = 4096;
+
+/// What an engine is made with.
+#[derive(Clone, Debug, Default)]
+pub struct HostConfig {}
+
+/// What a group is made with.
+#[derive(Clone, Debug)]
+pub struct GroupOptions {
+    /// the same on all ranks
+    pub name: Arc<str>,
+    /// this rank
+    pub rank: GroupRank,
+    /// number of ranks
+    pub size: usize,
+    /// how long joining may take
+    pub timeout: Duration,
+    /// known: `eager` (connect to all ranks at once)
+    pub hints: Vec<(String, String)>,
+}
+
+/// An engine: what the communicators of a process share.
+pub struct HostEngine {
+    progress: Arc<Progress>,
+}
+
+static PROCESS: Mutex<Option<Arc<HostEngine>>> = Mutex::new(None);
+
+/// Whether the engine can combine elements of `dtype` with `op`.
+///
+/// # Errors
+/// `Unsupported`, with the reason.
+pub fn reduction_supported(op: ReduceOp, dtype: Dtype) -> Result<()> {
+    Reduction::new(op, dtype, 1).map(drop)
+}
+
+/// What can carry data between ranks.
+pub fn transports() -> Vec<&'static str> {
+    vec!["shm", "tcp"]
+}
+
+impl HostEngine {
+    /// The engine of this process, made on first use; a forked child gets one of its own.
+    ///
+    /// # Errors
+    /// Whatever keeps the process from listening.
+    pub fn process() -> Result<Arc<Self>> {
+        let mut process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*process {
+            Some(engine) if engine.progress.pid() == std::process::id() => Ok(engine.clone()),
+            _ => {
+                let engine = Self::new(HostConfig::default())?;
+                // The parent's engine stays in the child's memory untouched: another thread may
+                // have held its lock when the process forked.
+                std::mem::forget(process.replace(engine.clone()));
+                Ok(engine)
+            }
+        }
+    }
+
+    /// One more engine: a rank of its own, for tests.
+    ///
+    /// # Errors
+    /// Whatever keeps it from listening.
+    pub fn new(_config: HostConfig) -> Result<Arc<Self>> {
+        let endpoint = Endpoint::open(TransportChoice::from_environment()?)?;
+        Ok(Arc::new(Self { progress: Progress::new(endpoint)? }))
+    }
+
+    /// Joins the ranks into a group; returns when all have come.
+    ///
+    /// # Errors
+    /// `Timeout` naming the ranks that did not come, `Mismatch`, the store's errors, `Interrupted`.
+    pub fn create(&self, options: &GroupOptions, store: &dyn Store) -> Result<Arc<dyn Group>> {
+        let me = self.progress.with(|core| core.endpoint.me.clone());
+        let request = JoinRequest {
+            name: &options.name,
+            rank: options.rank,
+            size: options.size,
+            deadline: Deadline::after(options.timeout),
+            facts: concat!("ferrocomm ", env!("CARGO_PKG_VERSION")),
+            me,
+            advertise: address::local_address()?,
+        };
+        let table = join(&request, store)?;
+        let members = Arc::new(table.members);
+        let group = HostGroup::open(&self.progress, table.id, options.name.clone(), options.rank, members);
+        if options.hints.iter().any(|(key, value)| key == "eager" && value != "false" && value != "0") {
+            group.connect_all()?;
+        }
+        Ok(Arc::new(group))
+    }
+}
+
+/// One communicator of this engine.
+struct HostGroup {
+    progress: Arc<Progress>,
+    comm: CommId,
+    name: Arc<str>,
+    rank: GroupRank,
+    members: Arc<Vec<Member>>,
+}
+
+impl HostGroup {
+    fn open(
+        progress: &Arc<Progress>,
+        comm: CommId,
+        name: Arc<str>,
+        rank: GroupRank,
+        members: Arc<Vec<Member>>,
+    ) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        progress.with(|core| {
+            let local = core.endpoint.me.machine;
+            let neighbours = members.iter().filter(|member| member.machine == local).count();
+            progress.set_spin(if neighbours <= cores { SPIN } else { Duration::ZERO });
+            let membership = Membership::new(comm, name.clone(), rank, members.clone());
+            core.groups.insert(comm, membership);
+            core.adopt(comm);
+        });
+        Self { progress: progress.clone(), comm, name, rank, members }
+    }
+
+    fn connect_all(&self) -> Result<()> {
+        self.progress.with(|core| {
+            (0u32..)
+                .zip(self.members.iter())
+                .map(|(rank, _)| GroupRank::new(rank))
+                .filter(|rank| *rank != self.rank)
+                .try_for_each(|rank| core.link_to(self.comm, rank).map(drop))
+        })
+    }
+
+    fn same_process(&self) -> Result<()> {
+        if self.progress.pid() == std::process::id() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Forked, "a communicator cannot be used in a forked child")
+            .communicator(&self.name)
+            .rank(self.rank)
+            .remedy("make a communicator of its own in the child"))
+    }
+
+    /// Takes the group out of the engine; the failure nobody has raised yet, if there is one.
+    fn close(&self) -> Option<Error> {
+        self.progress.with(|core| {
+            let group = core.groups.remove(&self.comm)?;
+            if core.closed.len() == CLOSED {
+                core.closed.pop_front();
+            }
+            core.closed.push_back(self.comm);
+            match group.standing {
+                Standing::Failed(error) if !group.reported => Some(error),
+                Standing::Failed(_) | Standing::Open => None,
+            }
+        })
+    }
+
+    fn idle(&self) -> bool {
+        self.progress.with(|core| !core.ops.iter().any(|(_, op)| op.comm == self.comm))
+    }
+
+    fn flushed(&self) -> bool {
+        self.progress.with(|core| {
+            self.members.iter().all(|member| {
+                let link = core.by_process.get(&member.process);
+                link.and_then(|link| core.links.get(*link)).is_none_or(|link| link.out.is_empty())
+            })
+        })
+    }
+}
+
+impl Group for HostGroup {
+    fn rank(&self) -> GroupRank {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    fn issue(&self, call: Call) -> Result<Arc<Work>> {
+        self.same_process()?;
+        debug_assert!(matches!(call.mode, Mode::Sync | Mode::Async));
+        self.progress.with(|core| core.issue(self.comm, call))
+    }
+
+    fn wait(&self, work: &Arc<Work>, limit: Option<Duration>) -> Result<()> {
+        self.same_process()?;
+        if let Err(error) = self.progress.wait_until(done(work), limit) {
+            self.progress.with(|core| {
+                let Some(op) = core.op_of(work) else { return };
+                match error.kind() {
+                    ErrorKind::Timeout => core.time_out(op, limit),
+                    _ if core.is_collective(op) => core.fail(self.comm, error.clone()),
+                    _ => core.fail_alone(op, error.clone()),
+                }
+            });
+            if error.kind() == ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        // The work may be completing on another thread this very moment.
+        self.progress.wait_until(done(work), None)?;
+        work.outcome().unwrap_or(Ok(()))
+    }
+
+    fn cancel(&self, work: &Arc<Work>) {
+        if self.same_process().is_err() {
+            return;
+        }
+        self.progress.with(|core| {
+            if let Some(op) = core.op_of(work)
+                && !core.is_collective(op)
+            {
+                core.fail_alone(op, Error::new(ErrorKind::Cancelled, "the operation was cancelled by its caller"));
+            }
+        });
+    }
+
+    fn split(&self, ranks: &[GroupRank], name: &str, sequence: u64) -> Result<Arc<dyn Group>> {
+        self.same_process()?;
+        self.progress.with(|core| core.open_group(self.comm).map(drop))?;
+        let own = ranks.iter().position(|rank| *rank == self.rank).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidArgument, "only a member of the sub-group can make it")
+        })?;
+        let list: Vec<u8> = ranks.iter().flat_map(|rank| rank.get().to_le_bytes()).collect();
+        let id = stable_hash(&[&self.comm.0.to_le_bytes(), &sequence.to_le_bytes(), &list]);
+        let members: Vec<Member> =
+            ranks.iter().filter_map(|rank| self.members.get(rank.index()).cloned()).collect();
+        let rank = GroupRank::new(u32::try_from(own).unwrap_or(u32::MAX));
+        let members = Arc::new(members);
+        Ok(Arc::new(Self::open(&self.progress, CommId(id), Arc::from(name), rank, members)))
+    }
+
+    fn finalize(&self, timeout: Duration) -> Result<()> {
+        self.same_process()?;
+        let waited = self.progress.wait_until(|| self.idle(), Some(timeout));
+        // What cannot leave within the limit belongs to peers that are gone; they need it no more.
+        if self.progress.wait_until(|| self.flushed(), Some(FLUSH)).is_err() {
+            tracing::debug!(communicator = %self.name, "closed with messages still to be written");
+        }
+        if let Err(error) = waited {
+            self.progress.with(|core| core.fail(self.comm, error.clone()));
+            self.close();
+            return Err(error.communicator(&self.name).rank(self.rank));
+        }
+        self.close().map_or(Ok(()), Err)
+    }
+
+    fn abort(&self) {
+        if self.same_process().is_err() {
+            return;
+        }
+        self.progress.with(|core| {
+            let error = Error::new(ErrorKind::Aborted, "the communicator was aborted")
+                .remedy("make a new communicator");
+            core.fail(self.comm, error);
+        });
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.progress.with(|core| match &core.groups.get(&self.comm)?.standing {
+            Standing::Failed(error) => Some(error.clone()),
+            Standing::Open => None,
+        })
+    }
+
+    fn transport(&self) -> String {
+        self.progress.with(|core| core.transport(self.comm))
+    }
+}
+
+impl Drop for HostGroup {
+    fn drop(&mut self) {
+        if self.same_process().is_ok() && self.progress.with(|core| core.groups.contains_key(&self.comm)) {
+            self.abort();
+            self.close();
+        }
+    }
+}

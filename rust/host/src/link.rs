@@ -1,0 +1,168 @@
+//! The one logical link to another process: its streams, what waits to be written and what is
+//! half read.
+//!
+//! Each side sends on one stream for the whole life of the link, so frames of a direction stay in
+//! order. Where both dialled at once there are two streams, each used in the direction of its
+//! dialler. Must not know matching or operations.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+use ferrocomm_core::call::Region;
+use ferrocomm_core::error::Error;
+use ferrocomm_core::ids::ProcessId;
+
+use crate::frame::{HEADER, Header};
+use crate::slab::Key;
+use crate::stream::Stream;
+
+/// The payload of an outgoing frame.
+pub(crate) enum Body {
+    Owned(Vec<u8>),
+    /// bytes of a send's region, as long as the send is alive; zeros otherwise
+    Lent { send: Key, region: Region },
+}
+
+impl Body {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Owned(bytes) => bytes.len(),
+            Self::Lent { region, .. } => region.bytes,
+        }
+    }
+}
+
+/// A frame on its way out.
+pub(crate) struct Outgoing {
+    pub(crate) header: [u8; HEADER],
+    pub(crate) body: Body,
+    pub(crate) written: usize,
+    /// the send that is complete once this frame is written
+    pub(crate) completes: Option<Key>,
+}
+
+impl Outgoing {
+    pub(crate) fn total(&self) -> usize {
+        HEADER + self.body.bytes()
+    }
+}
+
+/// Where the payload of the frame being read goes.
+pub(crate) enum Sink {
+    Owned(Vec<u8>),
+    /// into the receive, while it lives
+    Receive(Key),
+    Nowhere,
+}
+
+/// What a stream is in the middle of.
+pub(crate) enum Reading {
+    Header { bytes: [u8; HEADER], got: usize },
+    Payload { header: Header, sink: Sink, got: usize },
+}
+
+impl Reading {
+    pub(crate) const START: Self = Self::Header { bytes: [0; HEADER], got: 0 };
+}
+
+/// A stream of a link with its place in a frame.
+pub(crate) struct Channel {
+    pub(crate) stream: Box<dyn Stream>,
+    pub(crate) reading: Reading,
+    pub(crate) ended: bool,
+    pub(crate) watching_writes: bool,
+}
+
+/// How a link stands.
+pub(crate) enum LinkState {
+    /// not needed yet
+    Idle,
+    Open,
+    Dead(Error),
+}
+
+/// The link to one process.
+pub(crate) struct Link {
+    pub(crate) peer: ProcessId,
+    pub(crate) state: LinkState,
+    pub(crate) channels: Vec<Channel>,
+    pub(crate) out: VecDeque<Outgoing>,
+    /// granted sends, served in turn, a chunk each
+    pub(crate) streaming: VecDeque<Key>,
+}
+
+impl Link {
+    pub(crate) fn new(peer: ProcessId) -> Self {
+        Self {
+            peer,
+            state: LinkState::Idle,
+            channels: Vec::new(),
+            out: VecDeque::new(),
+            streaming: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, stream: Box<dyn Stream>) -> usize {
+        self.channels.push(Channel {
+            stream,
+            reading: Reading::START,
+            ended: false,
+            watching_writes: false,
+        });
+        self.state = LinkState::Open;
+        self.channels.len() - 1
+    }
+
+    /// Writes as much of the first frame as there is room for. `alive` tells whether a lending
+    /// send still is. Returns whether the frame is written whole, or how many bytes went.
+    pub(crate) fn write_front(&mut self, alive: bool) -> io::Result<(bool, usize)> {
+        let (Some(front), Some(channel)) = (self.out.front_mut(), self.channels.first_mut()) else {
+            return Ok((false, 0));
+        };
+        let zeros;
+        let body: &[u8] = match &front.body {
+            Body::Owned(bytes) => bytes,
+            Body::Lent { region, .. } if alive => {
+                // SAFETY: the send is alive, so its client keeps the region valid and unchanged
+                // (`Group::issue`), and a send ends only under the lock this runs under.
+                unsafe { client_bytes(*region) }
+            }
+            Body::Lent { region, .. } => {
+                zeros = vec![0; region.bytes];
+                &zeros
+            }
+        };
+        let written = if front.written < HEADER {
+            let parts = [IoSlice::new(&front.header[front.written..]), IoSlice::new(body)];
+            channel.stream.try_write(&parts)?
+        } else {
+            channel.stream.try_write(&[IoSlice::new(&body[front.written - HEADER..])])?
+        };
+        front.written += written;
+        Ok((front.written == HEADER + body.len(), written))
+    }
+}
+
+/// The client's memory, to read.
+///
+/// # Safety
+/// The region belongs to a call whose work is not complete, and nothing writes to it meanwhile.
+pub(crate) unsafe fn client_bytes<'a>(region: Region) -> &'a [u8] {
+    if region.bytes == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller promises; the address is not null where there are bytes.
+    unsafe { std::slice::from_raw_parts(region.address as *const u8, region.bytes) }
+}
+
+/// The client's memory, to write.
+///
+/// # Safety
+/// The region belongs to a call whose work is not complete, and nothing else uses it meanwhile.
+pub(crate) unsafe fn client_bytes_mut<'a>(region: Region) -> &'a mut [u8] {
+    if region.bytes == 0 {
+        return &mut [];
+    }
+    // SAFETY: as the caller promises; the address is not null where there are bytes.
+    unsafe { std::slice::from_raw_parts_mut(region.address as *mut u8, region.bytes) }
+}

@@ -1,0 +1,151 @@
+//! What the progress engine keeps of one communicator: its ranks, its calls in order, and the
+//! messages and receives that have not met yet. Must not know links' insides.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ferrocomm_core::call::Source;
+use ferrocomm_core::error::{Error, ErrorKind};
+use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
+
+use crate::bootstrap::Member;
+use crate::frame::{Fingerprint, Header, as_received, listens};
+use crate::slab::Key;
+
+/// So many fingerprints are remembered for messages that come late.
+const REMEMBERED: usize = 1024;
+
+/// What tells a message of a pair from the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    Collective { sequence: u64, part: u32 },
+    Tagged(u32),
+}
+
+impl Address {
+    pub(crate) fn of(header: &Header) -> Self {
+        if header.sequence == 0 {
+            Self::Tagged(header.part)
+        } else {
+            Self::Collective { sequence: header.sequence, part: header.part }
+        }
+    }
+}
+
+/// A receive that waits for its message.
+pub(crate) struct Posted {
+    pub(crate) recv: Key,
+    pub(crate) from: Source,
+    pub(crate) address: Address,
+}
+
+/// The payload of a message nobody has asked for yet.
+pub(crate) enum Payload {
+    Here(Vec<u8>),
+    /// to be granted
+    Announced,
+    /// a send of this very process
+    Local(Key),
+}
+
+/// A message nobody has asked for yet.
+pub(crate) struct Unexpected {
+    pub(crate) from: GroupRank,
+    pub(crate) header: Header,
+    pub(crate) payload: Payload,
+}
+
+/// How a communicator stands inside the engine.
+pub(crate) enum Standing {
+    Open,
+    Failed(Error),
+}
+
+/// One communicator.
+pub(crate) struct Membership {
+    pub(crate) id: CommId,
+    pub(crate) name: Arc<str>,
+    pub(crate) rank: GroupRank,
+    pub(crate) members: Arc<Vec<Member>>,
+    pub(crate) standing: Standing,
+    /// whether the cause of failure has reached the client
+    pub(crate) reported: bool,
+    pub(crate) posted: Vec<Posted>,
+    pub(crate) unexpected: VecDeque<Unexpected>,
+    /// collectives in order; the first is running
+    pub(crate) queue: VecDeque<Key>,
+    issued: VecDeque<(u64, Fingerprint)>,
+}
+
+impl Membership {
+    pub(crate) fn new(id: CommId, name: Arc<str>, rank: GroupRank, members: Arc<Vec<Member>>) -> Self {
+        Self {
+            id,
+            name,
+            rank,
+            members,
+            standing: Standing::Open,
+            reported: false,
+            posted: Vec::new(),
+            unexpected: VecDeque::new(),
+            queue: VecDeque::new(),
+            issued: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn rank_of(&self, process: ProcessId) -> Option<GroupRank> {
+        let index = self.members.iter().position(|member| member.process == process)?;
+        u32::try_from(index).ok().map(GroupRank::new)
+    }
+
+    /// Notes what this rank calls as its collective `sequence`; the error of a message that came
+    /// before and does not fit it.
+    pub(crate) fn note_issued(&mut self, sequence: u64, ours: Fingerprint) -> Option<Error> {
+        let ours = as_received(ours);
+        if self.issued.len() == REMEMBERED {
+            self.issued.pop_front();
+        }
+        self.issued.push_back((sequence, ours));
+        self.unexpected
+            .iter()
+            .find(|early| early.header.sequence == sequence && early.header.fingerprint != ours)
+            .map(|early| self.mismatch(sequence, ours, early.header.fingerprint, early.from))
+    }
+
+    /// The error of a message of a collective this rank has called differently.
+    pub(crate) fn check_arrival(&self, from: GroupRank, header: &Header) -> Option<Error> {
+        let (_, ours) = self.issued.iter().rev().find(|(sequence, _)| *sequence == header.sequence)?;
+        (*ours != header.fingerprint)
+            .then(|| self.mismatch(header.sequence, *ours, header.fingerprint, from))
+    }
+
+    fn mismatch(&self, sequence: u64, ours: Fingerprint, theirs: Fingerprint, from: GroupRank) -> Error {
+        Error::new(ErrorKind::Mismatch, "ranks called different operations")
+            .got(format_args!("{theirs} on rank {from}"))
+            .expected(format_args!("{ours} as on rank {}", self.rank))
+            .peers([from])
+            .rank(self.rank)
+            .operation(ours.operation.name())
+            .sequence(sequence)
+            .communicator(&self.name)
+            .remedy("call the same operations in the same order with the same arguments on all ranks")
+    }
+
+    /// The oldest receive this message is for.
+    pub(crate) fn take_posted(&mut self, from: GroupRank, address: Address) -> Option<Posted> {
+        let at = self
+            .posted
+            .iter()
+            .position(|posted| posted.address == address && listens(posted.from, from))?;
+        Some(self.posted.remove(at))
+    }
+
+    /// The oldest message this receive takes.
+    pub(crate) fn take_unexpected(&mut self, from: Source, address: Address) -> Option<Unexpected> {
+        let at = self
+            .unexpected
+            .iter()
+            .position(|message| Address::of(&message.header) == address && listens(from, message.from))?;
+        self.unexpected.remove(at)
+    }
+}

@@ -1,0 +1,342 @@
+//! Who drives the engine, and how threads sleep.
+//!
+//! Whoever waits drives: a waiting thread polls the streams itself, spins for as long as that can
+//! help, then sleeps in one poll over everything. One thread at a time sleeps there; others that
+//! wait sleep on a condition and are woken when their work is done or the place is free. A
+//! background thread takes over asynchronous works nobody waits for, and ends when there are none.
+//! Must not know collectives or frames.
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferrocomm_core::error::{Error, ErrorKind, Result};
+use ferrocomm_core::interrupt;
+use ferrocomm_core::work::Work;
+
+use crate::core::Core;
+use crate::endpoint::{Bell, Endpoint};
+
+/// Longest sleep: interrupts and deadlines are looked at this often.
+const NAP: Duration = interrupt::INTERVAL;
+/// How often silent peers are looked at.
+const PROBE: Duration = Duration::from_millis(500);
+/// An idle background thread ends after so long.
+const IDLE: Duration = Duration::from_secs(5);
+/// Rounds between looks for new connections while spinning.
+const ACCEPT_EVERY: u64 = 64;
+
+#[derive(Default)]
+struct Turn {
+    /// a thread sleeps over the streams
+    taken: bool,
+    /// the background thread runs
+    background: bool,
+}
+
+/// The engine of one process, shared by its threads.
+pub(crate) struct Progress {
+    pid: u32,
+    core: Mutex<Core>,
+    bell: Bell,
+    asleep: AtomicBool,
+    waiters: AtomicUsize,
+    asynchronous: AtomicUsize,
+    spin_nanos: AtomicU64,
+    rounds: AtomicU64,
+    turn: Mutex<Turn>,
+    changed: Condvar,
+}
+
+impl Progress {
+    pub(crate) fn new(endpoint: Endpoint) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            pid: std::process::id(),
+            core: Mutex::new(Core::new(endpoint)),
+            bell: Bell::new()?,
+            asleep: AtomicBool::new(false),
+            waiters: AtomicUsize::new(0),
+            asynchronous: AtomicUsize::new(0),
+            spin_nanos: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
+            turn: Mutex::new(Turn::default()),
+            changed: Condvar::new(),
+        }))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// How long a waiting thread spins before it sleeps; zero where ranks outnumber cores.
+    pub(crate) fn set_spin(&self, spin: Duration) {
+        let nanos = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
+        self.spin_nanos.store(nanos, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        // A panic under the lock fails its communicator at the border; the table stays consistent
+        // enough to fail the others in words instead of hanging them.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `act` under the lock, then completes the works it finished, with no lock held.
+    pub(crate) fn with<R>(self: &Arc<Self>, act: impl FnOnce(&mut Core) -> R) -> R {
+        let mut core = self.lock();
+        let result = act(&mut core);
+        core.run_ready();
+        self.release(core);
+        result
+    }
+
+    fn release(self: &Arc<Self>, mut core: MutexGuard<'_, Core>) {
+        let finished = std::mem::take(&mut core.finished);
+        let asynchronous = core.asynchronous;
+        drop(core);
+        let before = self.asynchronous.swap(asynchronous, Ordering::SeqCst);
+        let completed = !finished.is_empty();
+        for (work, outcome) in finished {
+            let callbacks = work.complete(outcome);
+            if !callbacks.is_empty() {
+                work.run(callbacks);
+            }
+        }
+        if completed {
+            self.wake();
+        }
+        if asynchronous > before {
+            self.call_background();
+        }
+    }
+
+    /// Wakes every sleeping thread to look again.
+    fn wake(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) {
+            self.bell.ring();
+        }
+        if self.waiters.load(Ordering::SeqCst) > 1 || self.asynchronous.load(Ordering::SeqCst) > 0 {
+            drop(self.turn());
+            self.changed.notify_all();
+        }
+    }
+
+    fn call_background(self: &Arc<Self>) {
+        let mut turn = self.turn();
+        if turn.background {
+            drop(turn);
+            self.changed.notify_all();
+            return;
+        }
+        let progress = self.clone();
+        let spawned = std::thread::Builder::new()
+            .name("ferrocomm".into())
+            .spawn(move || progress.background());
+        match spawned {
+            Ok(_) => turn.background = true,
+            // Works then progress when somebody waits for them.
+            Err(error) => tracing::warn!(%error, "no background thread"),
+        }
+    }
+
+    fn background(self: Arc<Self>) {
+        loop {
+            let mut turn = self.turn();
+            let idle = Instant::now();
+            while self.waiters.load(Ordering::SeqCst) > 0
+                || self.asynchronous.load(Ordering::SeqCst) == 0
+            {
+                if self.asynchronous.load(Ordering::SeqCst) == 0 && idle.elapsed() >= IDLE {
+                    turn.background = false;
+                    return;
+                }
+                turn = self
+                    .changed
+                    .wait_timeout(turn, IDLE)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
+            }
+            drop(turn);
+            if !self.step() {
+                self.sleep(|| {
+                    self.asynchronous.load(Ordering::SeqCst) == 0
+                        || self.waiters.load(Ordering::SeqCst) > 0
+                });
+            }
+        }
+    }
+
+    /// One round of the engine; whether anything moved.
+    pub(crate) fn step(self: &Arc<Self>) -> bool {
+        let round = self.rounds.fetch_add(1, Ordering::Relaxed);
+        self.with(|core| {
+            if round % ACCEPT_EVERY == 0 {
+                core.accept_arrivals();
+            }
+            core.poll()
+        })
+    }
+
+    /// Waits until `done`, driving the engine. `limit` ends the wait earlier.
+    ///
+    /// # Errors
+    /// `Timeout` when `limit` passed, `Interrupted` when the client wants its thread back.
+    pub(crate) fn wait_until(
+        self: &Arc<Self>,
+        done: impl Fn() -> bool,
+        limit: Option<Duration>,
+    ) -> Result<()> {
+        if done() {
+            return Ok(());
+        }
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let outcome = self.drive(&done, limit);
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        if self.asynchronous.load(Ordering::SeqCst) > 0 {
+            drop(self.turn());
+            self.changed.notify_all();
+        }
+        outcome
+    }
+
+    fn drive(self: &Arc<Self>, done: &impl Fn() -> bool, limit: Option<Duration>) -> Result<()> {
+        let spin = Duration::from_nanos(self.spin_nanos.load(Ordering::Relaxed));
+        let start = Instant::now();
+        let mut quiet_since = start;
+        let mut asked = start;
+        loop {
+            let moved = self.step();
+            if done() {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if moved {
+                quiet_since = now;
+                continue;
+            }
+            if now - quiet_since < spin {
+                std::hint::spin_loop();
+                continue;
+            }
+            if limit.is_some_and(|limit| now - start >= limit) {
+                return Err(Error::new(ErrorKind::Timeout, "the wait's own limit passed"));
+            }
+            if now - asked >= NAP {
+                asked = now;
+                interrupt::check()?;
+            }
+            self.with(|core| core.check_deadlines(now));
+            if done() {
+                return Ok(());
+            }
+            self.sleep(done);
+        }
+    }
+
+    /// Sleeps until something may have happened; not at all when `awake` holds.
+    fn sleep(self: &Arc<Self>, awake: impl Fn() -> bool) {
+        let mut turn = self.turn();
+        if turn.taken {
+            if !awake() {
+                // Whoever sleeps over the streams may be the background thread: it gives way.
+                drop(self.changed.wait_timeout(turn, NAP).unwrap_or_else(PoisonError::into_inner));
+            }
+            return;
+        }
+        turn.taken = true;
+        drop(turn);
+        self.doze(awake);
+        self.turn().taken = false;
+        self.changed.notify_all();
+    }
+
+    fn doze(self: &Arc<Self>, awake: impl Fn() -> bool) {
+        let mut core = self.lock();
+        core.accept_arrivals();
+        let Some((mut fds, nap)) = prepare(&mut core, &self.bell) else {
+            self.release(core);
+            return;
+        };
+        self.asleep.store(true, Ordering::SeqCst);
+        self.release(core);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if !awake() {
+            let millis = i32::try_from(nap.as_millis()).unwrap_or(i32::MAX).max(1);
+            let count = fds.len() as libc::nfds_t;
+            // SAFETY: `fds` holds `count` entries for the length of the call.
+            unsafe { libc::poll(fds.as_mut_ptr(), count, millis) };
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+        self.bell.silence();
+        let mut core = self.lock();
+        for (key, _) in links(&core) {
+            if let Some(link) = core.links.get_mut(key) {
+                for channel in &mut link.channels {
+                    channel.stream.after_sleep(true);
+                }
+            }
+        }
+        core.accept_arrivals();
+        let now = Instant::now();
+        if core.probed.is_none_or(|last| now - last >= PROBE) {
+            core.probed = Some(now);
+            core.probe();
+        }
+        core.check_deadlines(now);
+        core.run_ready();
+        self.release(core);
+    }
+}
+
+fn links(core: &Core) -> Vec<(crate::slab::Key, usize)> {
+    core.links.iter().map(|(key, link)| (key, link.channels.len())).collect()
+}
+
+/// Announces the sleep to every stream and lists what to poll; `None` when there is something to
+/// do already.
+fn prepare(core: &mut Core, bell: &Bell) -> Option<(Vec<libc::pollfd>, Duration)> {
+    let mut busy = false;
+    let mut announced = Vec::new();
+    for (key, channels) in links(core) {
+        for index in 0..channels {
+            if let Some(channel) = core.links.get_mut(key).and_then(|l| l.channels.get_mut(index)) {
+                if channel.stream.before_sleep() {
+                    busy = true;
+                } else {
+                    announced.push((key, index));
+                }
+            }
+        }
+    }
+    if busy {
+        for (key, index) in announced {
+            if let Some(channel) = core.links.get_mut(key).and_then(|l| l.channels.get_mut(index)) {
+                channel.stream.after_sleep(false);
+            }
+        }
+        return None;
+    }
+    let entry = |fd: i32, events| libc::pollfd { fd, events, revents: 0 };
+    let mut fds = vec![entry(bell.fd().as_raw_fd(), libc::POLLIN)];
+    fds.extend(core.endpoint.fds().iter().map(|fd| entry(fd.as_raw_fd(), libc::POLLIN)));
+    for (_, link) in core.links.iter() {
+        for channel in link.channels.iter().filter(|channel| !channel.ended) {
+            let write = if channel.stream.watch_writable() { libc::POLLOUT } else { 0 };
+            fds.push(entry(channel.stream.fd().as_raw_fd(), libc::POLLIN | write));
+        }
+    }
+    let nap = core
+        .next_deadline
+        .map_or(NAP, |at| at.saturating_duration_since(Instant::now()).min(NAP));
+    Some((fds, nap))
+}
+
+/// For a wait on one work.
+pub(crate) fn done(work: &Arc<Work>) -> impl Fn() -> bool + '_ {
+    move || work.is_complete()
+}

@@ -1,0 +1,431 @@
+//! Links at work: dialling, accepting, writing what waits and reading what came.
+//!
+//! Part of the progress engine's state, under the same lock. Nothing here blocks.
+
+use std::io;
+use std::net::SocketAddr;
+
+use ferrocomm_core::error::{Error, ErrorKind, Result};
+use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
+
+use crate::core::Core;
+use crate::endpoint::Arrival;
+use crate::frame::{CHUNK, HEADER, Header, Kind, decode_failure};
+use crate::link::{Body, Link, LinkState, Outgoing, Reading, Sink, client_bytes_mut};
+use crate::membership::{Address, Payload, Standing, Unexpected};
+use crate::slab::Key;
+use crate::stream::{StreamKind, peer_is_gone};
+
+/// Bytes one stream may deliver before others get their turn.
+const TURN: usize = 4 << 20;
+/// Messages of communicators not made yet that are kept.
+const ORPHANS: usize = 4096;
+
+impl Core {
+    /// The open link to rank `to` of the communicator, dialled now if there is none.
+    pub(crate) fn link_to(&mut self, comm: CommId, to: GroupRank) -> Result<Key> {
+        let member = self
+            .groups
+            .get(&comm)
+            .and_then(|group| group.members.get(to.index()))
+            .cloned()
+            .ok_or_else(|| Error::new(ErrorKind::State, "the communicator is closed"))?;
+        let key = self.link_of(member.process);
+        match self.links.get(key).map(|link| &link.state) {
+            Some(LinkState::Open) => return Ok(key),
+            Some(LinkState::Dead(error)) => return Err(error.clone().peers([to])),
+            Some(LinkState::Idle) | None => {}
+        }
+        let stream = self.endpoint.dial(&member).map_err(|error| error.peers([to]))?;
+        if let Some(link) = self.links.get_mut(key) {
+            link.add(stream);
+        }
+        Ok(key)
+    }
+
+    fn link_of(&mut self, process: ProcessId) -> Key {
+        if let Some(key) = self.by_process.get(&process) {
+            return *key;
+        }
+        let key = self.links.insert(Link::new(process));
+        self.by_process.insert(process, key);
+        key
+    }
+
+    /// One round over everything that may have moved; whether anything had.
+    pub(crate) fn poll(&mut self) -> bool {
+        let mut moved = false;
+        let keys: Vec<Key> = self
+            .links
+            .iter()
+            .filter(|(_, link)| matches!(link.state, LinkState::Open))
+            .map(|(key, _)| key)
+            .collect();
+        for key in keys {
+            let channels = self.links.get(key).map_or(0, |link| link.channels.len());
+            for channel in 0..channels {
+                moved |= self.read_channel(key, channel);
+            }
+            moved |= self.write_link(key);
+            self.run_ready();
+        }
+        moved
+    }
+
+    /// Takes in connections that others have dialled.
+    pub(crate) fn accept_arrivals(&mut self) {
+        for Arrival { process, stream } in self.endpoint.arrivals() {
+            let key = self.link_of(process);
+            if let Some(link) = self.links.get_mut(key) {
+                link.add(stream);
+            }
+        }
+    }
+
+    /// Looks whether silent peers still live.
+    pub(crate) fn probe(&mut self) {
+        let keys: Vec<Key> = self.by_process.values().copied().collect();
+        for key in keys {
+            if let Some(link) = self.links.get_mut(key) {
+                for channel in &mut link.channels {
+                    channel.stream.probe();
+                }
+            }
+        }
+    }
+
+    // ---- out
+
+    /// Writes what waits, as far as there is room; whether anything went.
+    pub(crate) fn write_link(&mut self, key: Key) -> bool {
+        let mut moved = false;
+        loop {
+            let Some(link) = self.links.get_mut(key) else { return moved };
+            if !matches!(link.state, LinkState::Open) {
+                return moved;
+            }
+            if link.out.is_empty() && !self.next_chunk(key) {
+                return moved;
+            }
+            let Some(link) = self.links.get_mut(key) else { return moved };
+            let alive = match link.out.front().map(|front| &front.body) {
+                Some(Body::Lent { send, .. }) => self.sends.get(*send).is_some(),
+                Some(Body::Owned(_)) | None => true,
+            };
+            match link.write_front(alive) {
+                Ok((true, _)) => {
+                    moved = true;
+                    if let Some(done) = link.out.pop_front().and_then(|front| front.completes) {
+                        self.send_done(done);
+                    }
+                }
+                Ok((false, written)) => {
+                    moved |= written > 0;
+                    if written == 0 {
+                        return moved;
+                    }
+                }
+                Err(error) => {
+                    // What the peer sent before it went is still to be read; reading ends the link.
+                    tracing::debug!(%error, "write failed");
+                    let channels = link.channels.len();
+                    for channel in 0..channels {
+                        self.read_channel(key, channel);
+                    }
+                    self.link_died(key, &error);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Queues the next chunk of a granted send; false when there is none.
+    fn next_chunk(&mut self, key: Key) -> bool {
+        let Some(link) = self.links.get_mut(key) else { return false };
+        while let Some(send_key) = link.streaming.pop_front() {
+            let Some(send) = self.sends.get_mut(send_key) else { continue };
+            let Some(granted) = send.granted else { continue };
+            let bytes = CHUNK.min(send.region.bytes - send.sent);
+            let region = send.region.slice(send.sent, bytes);
+            send.sent += bytes;
+            let last = send.sent == send.region.bytes;
+            let mut header = Header::control(Kind::Data, CommId(0));
+            header.transfer = granted;
+            header.payload = u32::try_from(bytes).unwrap_or(0);
+            link.out.push_back(Outgoing {
+                header: header.encode(),
+                body: Body::Lent { send: send_key, region },
+                written: 0,
+                completes: last.then_some(send_key),
+            });
+            if !last {
+                link.streaming.push_back(send_key);
+            }
+            return true;
+        }
+        false
+    }
+
+    // ---- in
+
+    /// Reads what has come on one stream; whether anything had.
+    fn read_channel(&mut self, key: Key, channel: usize) -> bool {
+        let mut taken = 0;
+        while taken < TURN {
+            match self.read_some(key, channel) {
+                Ok(0) => break,
+                Ok(bytes) => taken += bytes,
+                Err(error) => {
+                    self.channel_ended(key, channel, &error);
+                    return true;
+                }
+            }
+        }
+        taken > 0
+    }
+
+    fn read_some(&mut self, key: Key, channel: usize) -> io::Result<usize> {
+        let Some(entry) = self.links.get_mut(key).and_then(|link| link.channels.get_mut(channel)) else {
+            return Ok(0);
+        };
+        if entry.ended {
+            return Ok(0);
+        }
+        match &mut entry.reading {
+            Reading::Header { bytes, got } => {
+                let count = entry.stream.try_read(&mut bytes[*got..])?;
+                *got += count;
+                if *got == HEADER {
+                    let header = Header::decode(bytes)
+                        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+                    self.begin(key, channel, header);
+                }
+                Ok(count)
+            }
+            Reading::Payload { header, sink, got } => {
+                let want = header.payload as usize - *got;
+                let mut nowhere = [0; 8192];
+                let into: &mut [u8] = match sink {
+                    Sink::Owned(bytes) => &mut bytes[*got..],
+                    Sink::Receive(recv) => match self.recvs.get(*recv) {
+                        Some(recv) if want <= recv.region.bytes - recv.got => {
+                            // SAFETY: the receive is alive, so its client keeps the region valid
+                            // and leaves it to the engine (`Group::issue`).
+                            unsafe { client_bytes_mut(recv.region.slice(recv.got, want)) }
+                        }
+                        Some(_) | None => &mut nowhere[..want.min(8192)],
+                    },
+                    Sink::Nowhere => &mut nowhere[..want.min(8192)],
+                };
+                let count = entry.stream.try_read(into)?;
+                *got += count;
+                let whole = *got == header.payload as usize;
+                if let Sink::Receive(recv) = sink
+                    && let Some(recv) = self.recvs.get_mut(*recv)
+                {
+                    recv.got = recv.region.bytes.min(recv.got + count);
+                }
+                if whole && let Reading::Payload { header, sink, .. } =
+                    std::mem::replace(&mut entry.reading, Reading::START)
+                {
+                    self.arrived(key, &header, sink);
+                }
+                Ok(count)
+            }
+        }
+    }
+
+    /// A header has come: decides where its payload goes.
+    fn begin(&mut self, key: Key, channel: usize, header: Header) {
+        let sink = match header.kind {
+            Kind::Message => self.sink_of(key, &header),
+            Kind::Data => Sink::Receive(Key::from_bits(header.transfer)),
+            Kind::Failure => Sink::Owned(vec![0; header.payload as usize]),
+            Kind::Announce | Kind::Grant => Sink::Nowhere,
+        };
+        let next = if header.payload == 0 {
+            self.arrived(key, &header, sink);
+            Reading::START
+        } else {
+            Reading::Payload { header, sink, got: 0 }
+        };
+        if let Some(entry) = self.links.get_mut(key).and_then(|link| link.channels.get_mut(channel)) {
+            entry.reading = next;
+        }
+    }
+
+    /// For a small message: straight into its receive where one waits, else into memory of ours.
+    fn sink_of(&mut self, key: Key, header: &Header) -> Sink {
+        let owned = || Sink::Owned(vec![0; header.payload as usize]);
+        if self.closed.contains(&header.comm) {
+            return Sink::Nowhere;
+        }
+        let Some(from) = self.sender(key, header.comm) else { return owned() };
+        if !self.fits_calls(header, from) {
+            return Sink::Nowhere;
+        }
+        let Some(group) = self.groups.get_mut(&header.comm) else { return owned() };
+        let Some(posted) = group.take_posted(from, Address::of(header)) else { return owned() };
+        let whole = u64::from(header.payload) == header.length;
+        if whole && self.accept(header.comm, from, header, posted.recv) {
+            Sink::Receive(posted.recv)
+        } else {
+            Sink::Nowhere
+        }
+    }
+
+    fn sender(&self, key: Key, comm: CommId) -> Option<GroupRank> {
+        let process = self.links.get(key)?.peer;
+        self.groups.get(&comm)?.rank_of(process)
+    }
+
+    /// Whether a collective's message is of the call this rank has issued, if it has.
+    fn fits_calls(&mut self, header: &Header, from: GroupRank) -> bool {
+        if header.sequence == 0 {
+            return true;
+        }
+        let error = self.groups.get(&header.comm).and_then(|group| group.check_arrival(from, header));
+        match error {
+            Some(error) => {
+                self.fail(header.comm, error);
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// A frame is here whole.
+    fn arrived(&mut self, key: Key, header: &Header, sink: Sink) {
+        match (header.kind, sink) {
+            (Kind::Message | Kind::Data, Sink::Receive(recv)) => {
+                if self.recvs.get(recv).is_some_and(|recv| recv.got == recv.region.bytes) {
+                    self.recv_done(recv);
+                }
+            }
+            (Kind::Message, Sink::Owned(bytes)) => self.keep(key, header, Some(bytes)),
+            (Kind::Announce, _) => self.announced(key, header),
+            (Kind::Grant, _) => {
+                let send = Key::from_bits(header.transfer);
+                if let Some(entry) = self.sends.get_mut(send) {
+                    entry.granted = Some(header.other());
+                    if let Some(link) = self.links.get_mut(key) {
+                        link.streaming.push_back(send);
+                    }
+                }
+            }
+            (Kind::Failure, Sink::Owned(bytes)) => {
+                if self.groups.contains_key(&header.comm) {
+                    self.fail(header.comm, decode_failure(&bytes));
+                } else {
+                    self.keep(key, header, Some(bytes));
+                }
+            }
+            (Kind::Message | Kind::Data | Kind::Failure, _) => {}
+        }
+    }
+
+    fn announced(&mut self, key: Key, header: &Header) {
+        let Some(from) = self.sender(key, header.comm) else { return self.keep(key, header, None) };
+        if !self.fits_calls(header, from) {
+            return;
+        }
+        let posted =
+            self.groups.get_mut(&header.comm).and_then(|group| group.take_posted(from, Address::of(header)));
+        match posted {
+            Some(posted) => {
+                if self.accept(header.comm, from, header, posted.recv) {
+                    self.grant(header.comm, from, header, posted.recv);
+                }
+            }
+            None => self.keep(key, header, None),
+        }
+    }
+
+    /// Keeps a message nobody has asked for yet.
+    fn keep(&mut self, key: Key, header: &Header, bytes: Option<Vec<u8>>) {
+        if self.closed.contains(&header.comm) {
+            return;
+        }
+        if let Some(from) = self.sender(key, header.comm) {
+            if let Some(group) = self.groups.get_mut(&header.comm)
+                && matches!(group.standing, Standing::Open)
+            {
+                let payload = bytes.map_or(Payload::Announced, Payload::Here);
+                group.unexpected.push_back(Unexpected { from, header: *header, payload });
+            }
+        } else if let Some(link) = self.links.get(key) {
+            if self.orphans.len() == ORPHANS {
+                tracing::warn!("too many messages of communicators not made yet; the oldest is dropped");
+                self.orphans.remove(0);
+            }
+            self.orphans.push((link.peer, *header, bytes));
+        }
+    }
+
+    /// Gives a new communicator the messages that came before it.
+    pub(crate) fn adopt(&mut self, comm: CommId) {
+        let orphans = std::mem::take(&mut self.orphans);
+        for (process, header, bytes) in orphans {
+            if header.comm != comm {
+                self.orphans.push((process, header, bytes));
+            } else if header.kind == Kind::Failure {
+                self.fail(comm, decode_failure(&bytes.unwrap_or_default()));
+            } else if let Some(key) = self.by_process.get(&process).copied() {
+                self.keep(key, &header, bytes);
+            }
+        }
+    }
+
+    // ---- ends
+
+    fn channel_ended(&mut self, key: Key, channel: usize, error: &io::Error) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        if let Some(channel) = link.channels.get_mut(channel) {
+            channel.ended = true;
+        }
+        self.link_died(key, error);
+    }
+
+    fn link_died(&mut self, key: Key, cause: &io::Error) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        if matches!(link.state, LinkState::Dead(_)) {
+            return;
+        }
+        let error = if peer_is_gone(cause) {
+            Error::new(ErrorKind::PeerLost, "a peer has closed its connection or died")
+                .remedy("look at the peer's own output for why it ended")
+        } else {
+            Error::new(ErrorKind::Transport, "a connection broke").got(cause)
+        };
+        let peer = link.peer;
+        link.state = LinkState::Dead(error.clone());
+        link.channels.clear();
+        link.out.clear();
+        link.streaming.clear();
+        self.fail_those_waiting_for(peer, &error);
+    }
+
+    /// How a communicator's data travels.
+    pub(crate) fn transport(&self, comm: CommId) -> String {
+        let Some(group) = self.groups.get(&comm) else { return "none".into() };
+        let mut kinds = [false; 2];
+        for member in group.members.iter().filter(|m| m.process != self.endpoint.me.process) {
+            match self.endpoint.kind_for(member) {
+                StreamKind::Shm => kinds[0] = true,
+                StreamKind::Tcp => kinds[1] = true,
+            }
+        }
+        match kinds {
+            [false, false] => "none",
+            [true, false] => "shm",
+            [false, true] => "tcp",
+            [true, true] => "shm+tcp",
+        }
+        .into()
+    }
+}
+
+/// Reads like an address list, for messages.
+pub(crate) fn list(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
