@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 # How long a check that was told to stop may take to do so.
 GRACE = 10.0
-NUMBERS = re.compile(r"(\d[\d,]*) ([a-z]+)")
+NUMBERS = re.compile(r"(\d[\d,]*) (?:source )?([a-z]+)")
 # Words for what a runner counts; any other is no count.
 MEANINGS = {
     "passed": "passed",
