@@ -69,7 +69,9 @@ impl Operation {
 
     /// The operation with this code.
     pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|operation| *operation as u8 == code)
+        Self::ALL
+            .into_iter()
+            .find(|operation| *operation as u8 == code)
     }
 }
 
@@ -85,13 +87,19 @@ pub struct Region {
 
 impl Region {
     /// No memory at all.
-    pub const EMPTY: Self = Self { address: 0, bytes: 0 };
+    pub const EMPTY: Self = Self {
+        address: 0,
+        bytes: 0,
+    };
 
     /// `bytes` bytes from `offset` on; the caller keeps within the region.
     #[must_use]
     pub fn slice(self, offset: usize, bytes: usize) -> Self {
         debug_assert!(offset + bytes <= self.bytes);
-        Self { address: self.address + offset, bytes }
+        Self {
+            address: self.address + offset,
+            bytes,
+        }
     }
 }
 
@@ -129,22 +137,55 @@ impl Regions {
 
 /// A collective: every rank of the communicator calls it, in the same order.
 #[derive(Clone, Debug)]
-#[allow(missing_docs, reason = "fields are the operation's arguments by their usual names")]
+#[allow(
+    missing_docs,
+    reason = "fields are the operation's arguments by their usual names"
+)]
 pub enum Collective {
-    Broadcast { buffer: Region, root: GroupRank },
+    Broadcast {
+        buffer: Region,
+        root: GroupRank,
+    },
     /// `input` and `output` have the same length and may be the same region.
-    AllReduce { input: Region, output: Region, op: ReduceOp },
+    AllReduce {
+        input: Region,
+        output: Region,
+        op: ReduceOp,
+    },
     /// `output` is there on the root alone; it may be `input`.
-    Reduce { input: Region, output: Option<Region>, op: ReduceOp, root: GroupRank },
+    Reduce {
+        input: Region,
+        output: Option<Region>,
+        op: ReduceOp,
+        root: GroupRank,
+    },
     /// `outputs` of every rank agree in their lengths; `input` may be the own output.
-    AllGather { input: Region, outputs: Regions },
+    AllGather {
+        input: Region,
+        outputs: Regions,
+    },
     /// `inputs` of every rank agree in their lengths; `output` may be the own input.
-    ReduceScatter { inputs: Regions, output: Region, op: ReduceOp },
-    AllToAll { inputs: Regions, outputs: Regions },
+    ReduceScatter {
+        inputs: Regions,
+        output: Region,
+        op: ReduceOp,
+    },
+    AllToAll {
+        inputs: Regions,
+        outputs: Regions,
+    },
     /// `outputs` are there on the root alone.
-    Gather { input: Region, outputs: Option<Regions>, root: GroupRank },
+    Gather {
+        input: Region,
+        outputs: Option<Regions>,
+        root: GroupRank,
+    },
     /// `inputs` are there on the root alone.
-    Scatter { inputs: Option<Regions>, output: Region, root: GroupRank },
+    Scatter {
+        inputs: Option<Regions>,
+        output: Region,
+        root: GroupRank,
+    },
     Barrier,
 }
 
@@ -178,9 +219,9 @@ impl Collective {
     /// The reduce op, for operations that have one.
     pub fn reduce_op(&self) -> Option<ReduceOp> {
         match self {
-            Self::AllReduce { op, .. } | Self::Reduce { op, .. } | Self::ReduceScatter { op, .. } => {
-                Some(*op)
-            }
+            Self::AllReduce { op, .. }
+            | Self::Reduce { op, .. }
+            | Self::ReduceScatter { op, .. } => Some(*op),
             _ => None,
         }
     }
@@ -226,10 +267,21 @@ pub enum Source {
 
 /// A send or a receive, matched by (peer, tag), first in first out.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "fields are the operation's arguments by their usual names")]
+#[allow(
+    missing_docs,
+    reason = "fields are the operation's arguments by their usual names"
+)]
 pub enum PointToPoint {
-    Send { buffer: Region, to: GroupRank, tag: u32 },
-    Recv { buffer: Region, from: Source, tag: u32 },
+    Send {
+        buffer: Region,
+        to: GroupRank,
+        tag: u32,
+    },
+    Recv {
+        buffer: Region,
+        from: Source,
+        tag: u32,
+    },
 }
 
 /// What is asked.

@@ -14,7 +14,10 @@ impl Deadline {
     pub fn after(limit: Duration) -> Self {
         let now = Instant::now();
         let far = Duration::from_secs(30 * 365 * 24 * 3600);
-        Self { at: now.checked_add(limit).unwrap_or(now + far), limit }
+        Self {
+            at: now.checked_add(limit).unwrap_or(now + far),
+            limit,
+        }
     }
 
     /// The limit it was made from, for messages.

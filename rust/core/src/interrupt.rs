@@ -24,9 +24,10 @@ pub fn set_check(check: Option<Check>) {
 pub fn check() -> Result<()> {
     let check = CHECK.read().unwrap_or_else(PoisonError::into_inner).clone();
     match check {
-        Some(check) if check() => {
-            Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted by the caller"))
-        }
+        Some(check) if check() => Err(Error::new(
+            ErrorKind::Interrupted,
+            "the wait was interrupted by the caller",
+        )),
         _ => Ok(()),
     }
 }

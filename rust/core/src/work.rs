@@ -49,12 +49,15 @@ impl Work {
 
     /// The rank a receive was matched with.
     pub fn source(&self) -> Option<GroupRank> {
-        u32::try_from(self.source.load(Ordering::Acquire)).ok().map(GroupRank::new)
+        u32::try_from(self.source.load(Ordering::Acquire))
+            .ok()
+            .map(GroupRank::new)
     }
 
     /// For engines: notes whom a receive was matched with.
     pub fn set_source(&self, source: GroupRank) {
-        self.source.store(i64::from(source.get()), Ordering::Release);
+        self.source
+            .store(i64::from(source.get()), Ordering::Release);
     }
 
     /// Whether it is complete; one load.
@@ -64,7 +67,11 @@ impl Work {
 
     /// How it ended, when it has.
     pub fn outcome(&self) -> Option<Result<()>> {
-        if self.is_complete() { self.outcome.get().cloned() } else { None }
+        if self.is_complete() {
+            self.outcome.get().cloned()
+        } else {
+            None
+        }
     }
 
     /// For engines: completes the work. The first outcome stands; later ones are dropped.
@@ -72,7 +79,10 @@ impl Work {
         if self.outcome.set(outcome).is_err() {
             return Callbacks(Vec::new());
         }
-        let mut callbacks = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut callbacks = self
+            .callbacks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // Set under the lock: a callback added meanwhile is either in the list or sees `done`.
         self.done.store(true, Ordering::Release);
         Callbacks(std::mem::take(&mut *callbacks))
@@ -82,7 +92,10 @@ impl Work {
     /// completes it, with no engine lock held.
     pub fn on_complete(&self, callback: impl FnOnce(&Result<()>) + Send + 'static) {
         {
-            let mut callbacks = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut callbacks = self
+                .callbacks
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             if !self.is_complete() {
                 callbacks.push(Box::new(callback));
                 return;

@@ -18,6 +18,7 @@ pub(crate) enum Budget {
     /// the kernel's files below this directory: `/`, or a copy of some of them in tests
     Machine(PathBuf),
     /// so many bytes, for tests
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests inject a budget"))]
     Fixed(u64),
 }
 

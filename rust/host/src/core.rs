@@ -22,7 +22,10 @@ use crate::program::{Limits, Operand, Place, Program, Step};
 use crate::slab::{Key, Slab};
 
 /// Where algorithms change; the same on all ranks.
-const LIMITS: Limits = Limits { one_shot: 32 * 1024, piece: 256 * 1024 };
+const LIMITS: Limits = Limits {
+    one_shot: 32 * 1024,
+    piece: 256 * 1024,
+};
 
 /// A started transfer of an operation.
 #[derive(Clone, Copy)]
@@ -56,7 +59,12 @@ pub(crate) struct Recv {
 }
 
 enum Course {
-    Program { program: Program, at: usize, scratch: Vec<u8>, fingerprint: Fingerprint },
+    Program {
+        program: Program,
+        at: usize,
+        scratch: Vec<u8>,
+        fingerprint: Fingerprint,
+    },
     Points,
 }
 
@@ -120,14 +128,25 @@ impl Core {
     pub(crate) fn issue(&mut self, comm: CommId, call: Call) -> Result<Arc<Work>> {
         let group = self.open_group(comm)?;
         let (rank, size) = (group.rank, group.members.len());
-        let Call { task, dtype, sequence, timeout, mode } = call;
+        let Call {
+            task,
+            dtype,
+            sequence,
+            timeout,
+            mode,
+        } = call;
         match task {
             Task::Collective(collective) => {
                 let program = collectives::program(&collective, dtype, rank, size, &LIMITS)?;
                 let fingerprint = fingerprint(&collective, dtype);
                 let work = Arc::new(Work::new(collective.operation(), sequence));
                 let scratch = vec![0; program.scratch];
-                let body = Course::Program { program, at: 0, scratch, fingerprint };
+                let body = Course::Program {
+                    program,
+                    at: 0,
+                    scratch,
+                    fingerprint,
+                };
                 let op = self.add_op(&work, comm, sequence, timeout, mode, body);
                 if let Some(group) = self.groups.get_mut(&comm) {
                     let early = group.note_issued(sequence, fingerprint);
@@ -146,7 +165,14 @@ impl Core {
                     PointToPoint::Send { .. } => Operation::Send,
                     PointToPoint::Recv { .. } => Operation::Recv,
                 };
-                Ok(self.issue_points(comm, operation, vec![(point, dtype)], sequence, timeout, mode))
+                Ok(self.issue_points(
+                    comm,
+                    operation,
+                    vec![(point, dtype)],
+                    sequence,
+                    timeout,
+                    mode,
+                ))
             }
             Task::Batch(points) => {
                 Ok(self.issue_points(comm, Operation::Batch, points, sequence, timeout, mode))
@@ -205,8 +231,9 @@ impl Core {
         let op = self.add_op(&work, comm, sequence, timeout, mode, Course::Points);
         self.set_deadline(op);
         // Receives first: a send to the own rank in the same batch finds its receive.
-        let (recvs, sends): (Vec<_>, Vec<_>) =
-            points.into_iter().partition(|(point, _)| matches!(point, PointToPoint::Recv { .. }));
+        let (recvs, sends): (Vec<_>, Vec<_>) = points
+            .into_iter()
+            .partition(|(point, _)| matches!(point, PointToPoint::Recv { .. }));
         for (point, dtype) in recvs.into_iter().chain(sends) {
             match point {
                 PointToPoint::Recv { buffer, from, tag } => {
@@ -258,16 +285,32 @@ impl Core {
 
     fn advance(&mut self, key: Key) {
         loop {
-            let Some(op) = self.ops.get_mut(key) else { return };
-            let Course::Program { program, at, scratch, fingerprint } = &mut op.body else {
-                if op.transfers.iter().all(|transfer| matches!(transfer, Transfer::Done)) {
+            let Some(op) = self.ops.get_mut(key) else {
+                return;
+            };
+            let Course::Program {
+                program,
+                at,
+                scratch,
+                fingerprint,
+            } = &mut op.body
+            else {
+                if op
+                    .transfers
+                    .iter()
+                    .all(|transfer| matches!(transfer, Transfer::Done))
+                {
                     self.finish(key, Ok(()));
                 }
                 return;
             };
             let scratch = scratch.as_mut_ptr() as usize;
             let Some(step) = program.steps.get(*at) else {
-                if op.transfers.iter().all(|transfer| matches!(transfer, Transfer::Done)) {
+                if op
+                    .transfers
+                    .iter()
+                    .all(|transfer| matches!(transfer, Transfer::Done))
+                {
                     self.finish(key, Ok(()));
                 }
                 return;
@@ -292,7 +335,11 @@ impl Core {
                         std::ptr::copy(from.address as *const u8, to.address as *mut u8, to.bytes);
                     }
                 }
-                Step::Reduce { reduction, operands, output } => {
+                Step::Reduce {
+                    reduction,
+                    operands,
+                    output,
+                } => {
                     let out = place(*output, scratch);
                     let inputs: Vec<Input<'_>> = operands
                         .iter()
@@ -300,7 +347,9 @@ impl Core {
                             Operand::Output => Input::Output,
                             // SAFETY: the place belongs to this call, no transfer owns it now (the
                             // program has waited), and programs keep operands apart from outputs.
-                            Operand::At(at) => Input::Bytes(unsafe { client_bytes(place(*at, scratch)) }),
+                            Operand::At(at) => {
+                                Input::Bytes(unsafe { client_bytes(place(*at, scratch)) })
+                            }
                         })
                         .collect();
                     // SAFETY: as above.
@@ -308,16 +357,35 @@ impl Core {
                     *at += 1;
                 }
                 Step::Send { to, part, from } => {
-                    let (to, address) = (*to, Address::Collective { sequence, part: *part });
+                    let (to, address) = (
+                        *to,
+                        Address::Collective {
+                            sequence,
+                            part: *part,
+                        },
+                    );
                     let region = place(*from, scratch);
                     *at += 1;
                     self.post_send(key, comm, to, address, fingerprint, region);
                 }
                 Step::Recv { from, part, into } => {
-                    let (from, address) = (*from, Address::Collective { sequence, part: *part });
+                    let (from, address) = (
+                        *from,
+                        Address::Collective {
+                            sequence,
+                            part: *part,
+                        },
+                    );
                     let region = place(*into, scratch);
                     *at += 1;
-                    self.post_recv(key, comm, Source::Rank(from), address, fingerprint.dtype, region);
+                    self.post_recv(
+                        key,
+                        comm,
+                        Source::Rank(from),
+                        address,
+                        fingerprint.dtype,
+                        region,
+                    );
                 }
             }
         }
@@ -332,7 +400,9 @@ impl Core {
 
     /// Takes an operation out of the engine; its work completes once the lock is released.
     fn finish(&mut self, key: Key, outcome: Result<()>) {
-        let Some(op) = self.ops.remove(key) else { return };
+        let Some(op) = self.ops.remove(key) else {
+            return;
+        };
         for transfer in &op.transfers {
             match transfer {
                 Transfer::Send(send) => drop(self.sends.remove(*send)),
@@ -344,9 +414,13 @@ impl Core {
             self.asynchronous -= 1;
         }
         self.finished.push((op.work, outcome));
-        let Some(group) = self.groups.get_mut(&op.comm) else { return };
+        let Some(group) = self.groups.get_mut(&op.comm) else {
+            return;
+        };
         let recvs = &self.recvs;
-        group.posted.retain(|posted| recvs.get(posted.recv).is_some());
+        group
+            .posted
+            .retain(|posted| recvs.get(posted.recv).is_some());
         let sends = &self.sends;
         group.unexpected.retain(|message| match message.payload {
             Payload::Local(send) => sends.get(send).is_some(),
@@ -371,10 +445,23 @@ impl Core {
         fingerprint: Fingerprint,
         region: Region,
     ) {
-        let Some(entry) = self.ops.get_mut(op) else { return };
-        #[allow(clippy::cast_possible_truncation, reason = "a program has far fewer transfers")]
+        let Some(entry) = self.ops.get_mut(op) else {
+            return;
+        };
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "a program has far fewer transfers"
+        )]
         let index = entry.transfers.len() as u32;
-        let send = self.sends.insert(Send { op, index, comm, to, region, sent: 0, granted: None });
+        let send = self.sends.insert(Send {
+            op,
+            index,
+            comm,
+            to,
+            region,
+            sent: 0,
+            granted: None,
+        });
         entry.transfers.push(Transfer::Send(send));
         let (sequence, part) = match address {
             Address::Collective { sequence, part } => (sequence, part),
@@ -392,7 +479,9 @@ impl Core {
             transfer: send.to_bits(),
             payload: if eager { region.bytes as u32 } else { 0 },
         };
-        let Some(group) = self.groups.get(&comm) else { return };
+        let Some(group) = self.groups.get(&comm) else {
+            return;
+        };
         if to == group.rank {
             self.deliver_local(comm, to, header, send);
             return;
@@ -402,18 +491,33 @@ impl Core {
             Err(error) => return self.fail(comm, error),
         };
         if let Some(link) = self.links.get_mut(link) {
-            let body = if eager { Body::Lent { send, region } } else { Body::Owned(Vec::new()) };
+            let body = if eager {
+                Body::Lent { send, region }
+            } else {
+                Body::Owned(Vec::new())
+            };
             let completes = eager.then_some(send);
-            link.out.push_back(Outgoing { header: header.encode(), body, written: 0, completes });
+            link.out.push_back(Outgoing {
+                header: header.encode(),
+                body,
+                written: 0,
+                completes,
+            });
         }
         self.write_link(link);
     }
 
     fn deliver_local(&mut self, comm: CommId, from: GroupRank, header: Header, send: Key) {
-        let Some(group) = self.groups.get_mut(&comm) else { return };
+        let Some(group) = self.groups.get_mut(&comm) else {
+            return;
+        };
         match group.take_posted(from, Address::of(&header)) {
             Some(posted) => self.copy_local(comm, from, &header, send, posted.recv),
-            None => group.unexpected.push_back(Unexpected { from, header, payload: Payload::Local(send) }),
+            None => group.unexpected.push_back(Unexpected {
+                from,
+                header,
+                payload: Payload::Local(send),
+            }),
         }
     }
 
@@ -421,7 +525,8 @@ impl Core {
         if !self.accept(comm, from, header, recv) {
             return;
         }
-        let (Some(source), Some(target)) = (self.sends.remove(send), self.recvs.remove(recv)) else {
+        let (Some(source), Some(target)) = (self.sends.remove(send), self.recvs.remove(recv))
+        else {
             return;
         };
         // SAFETY: both works are not complete, so their clients keep the regions valid; the lengths
@@ -439,18 +544,45 @@ impl Core {
 
     // ---- messages in
 
-    fn post_recv(&mut self, op: Key, comm: CommId, from: Source, address: Address, dtype: Dtype, region: Region) {
-        let Some(entry) = self.ops.get_mut(op) else { return };
-        #[allow(clippy::cast_possible_truncation, reason = "a program has far fewer transfers")]
+    fn post_recv(
+        &mut self,
+        op: Key,
+        comm: CommId,
+        from: Source,
+        address: Address,
+        dtype: Dtype,
+        region: Region,
+    ) {
+        let Some(entry) = self.ops.get_mut(op) else {
+            return;
+        };
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "a program has far fewer transfers"
+        )]
         let index = entry.transfers.len() as u32;
-        let recv = self.recvs.insert(Recv { op, index, comm, region, got: 0, dtype, from });
+        let recv = self.recvs.insert(Recv {
+            op,
+            index,
+            comm,
+            region,
+            got: 0,
+            dtype,
+            from,
+        });
         entry.transfers.push(Transfer::Recv(recv));
-        let Some(group) = self.groups.get_mut(&comm) else { return };
+        let Some(group) = self.groups.get_mut(&comm) else {
+            return;
+        };
         let own = group.rank;
         if let Some(message) = group.take_unexpected(from, address) {
             return self.meet(comm, message, recv);
         }
-        group.posted.push(Posted { recv, from, address });
+        group.posted.push(Posted {
+            recv,
+            from,
+            address,
+        });
         // A link to whom is awaited: without it nobody would notice that it died.
         if let Source::Rank(peer) = from
             && peer != own
@@ -462,7 +594,11 @@ impl Core {
 
     /// A message that came early meets its receive.
     fn meet(&mut self, comm: CommId, message: Unexpected, recv: Key) {
-        let Unexpected { from, header, payload } = message;
+        let Unexpected {
+            from,
+            header,
+            payload,
+        } = message;
         match payload {
             Payload::Local(send) => self.copy_local(comm, from, &header, send, recv),
             Payload::Here(bytes) => {
@@ -483,10 +619,21 @@ impl Core {
     }
 
     /// Whether the message fits the receive; fails the communicator when it does not.
-    pub(crate) fn accept(&mut self, comm: CommId, from: GroupRank, header: &Header, recv: Key) -> bool {
-        let Some(entry) = self.recvs.get(recv) else { return false };
-        let Some(op) = self.ops.get(entry.op) else { return false };
-        let fits = header.length == entry.region.bytes as u64 && header.fingerprint.dtype == entry.dtype;
+    pub(crate) fn accept(
+        &mut self,
+        comm: CommId,
+        from: GroupRank,
+        header: &Header,
+        recv: Key,
+    ) -> bool {
+        let Some(entry) = self.recvs.get(recv) else {
+            return false;
+        };
+        let Some(op) = self.ops.get(entry.op) else {
+            return false;
+        };
+        let fits =
+            header.length == entry.region.bytes as u64 && header.fingerprint.dtype == entry.dtype;
         if fits {
             if header.sequence == 0 {
                 op.work.set_source(from);
@@ -494,8 +641,16 @@ impl Core {
             return true;
         }
         let error = Error::new(ErrorKind::Mismatch, "a message does not fit its receive")
-            .got(format_args!("{} elements of {} from rank {from}", header.length / header.fingerprint.dtype.size() as u64, header.fingerprint.dtype))
-            .expected(format_args!("{} elements of {}", entry.region.bytes / entry.dtype.size(), entry.dtype))
+            .got(format_args!(
+                "{} elements of {} from rank {from}",
+                header.length / header.fingerprint.dtype.size() as u64,
+                header.fingerprint.dtype
+            ))
+            .expected(format_args!(
+                "{} elements of {}",
+                entry.region.bytes / entry.dtype.size(),
+                entry.dtype
+            ))
             .peers([from])
             .operation(op.work.operation().name())
             .sequence(op.sequence)
@@ -517,7 +672,12 @@ impl Core {
     pub(crate) fn push_control(&mut self, link: Key, header: &Header, payload: Vec<u8>) {
         if let Some(entry) = self.links.get_mut(link) {
             let (header, body) = (header.encode(), Body::Owned(payload));
-            entry.out.push_back(Outgoing { header, body, written: 0, completes: None });
+            entry.out.push_back(Outgoing {
+                header,
+                body,
+                written: 0,
+                completes: None,
+            });
             self.write_link(link);
         }
     }
@@ -526,7 +686,9 @@ impl Core {
 
     /// Fails the communicator: everything pending gets `error`, and the peers are told.
     pub(crate) fn fail(&mut self, comm: CommId, error: Error) {
-        let Some(group) = self.groups.get_mut(&comm) else { return };
+        let Some(group) = self.groups.get_mut(&comm) else {
+            return;
+        };
         if matches!(group.standing, Standing::Failed(_)) {
             return;
         }
@@ -535,8 +697,12 @@ impl Core {
         group.unexpected.clear();
         let rank = group.rank;
         let members = group.members.clone();
-        let victims: Vec<Key> =
-            self.ops.iter().filter(|(_, op)| op.comm == comm).map(|(key, _)| key).collect();
+        let victims: Vec<Key> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| op.comm == comm)
+            .map(|(key, _)| key)
+            .collect();
         if let Some(group) = self.groups.get_mut(&comm) {
             group.reported = !victims.is_empty();
         }
@@ -552,9 +718,15 @@ impl Core {
         header.payload = u32::try_from(payload.len()).unwrap_or(0);
         let own = self.endpoint.me.process;
         for member in members.iter().filter(|member| member.process != own) {
-            let open = self.by_process.get(&member.process).copied().filter(|link| {
-                self.links.get(*link).is_some_and(|link| matches!(link.state, LinkState::Open))
-            });
+            let open = self
+                .by_process
+                .get(&member.process)
+                .copied()
+                .filter(|link| {
+                    self.links
+                        .get(*link)
+                        .is_some_and(|link| matches!(link.state, LinkState::Open))
+                });
             if let Some(link) = open {
                 self.push_control(link, &header, payload.clone());
             }
@@ -597,7 +769,10 @@ impl Core {
         missing.dedup();
         let limit = limit.unwrap_or(op.timeout);
         let error = Error::new(ErrorKind::Timeout, "ranks did not take part in time")
-            .expected(format_args!("an answer within {:.3} s", limit.as_secs_f64()))
+            .expected(format_args!(
+                "an answer within {:.3} s",
+                limit.as_secs_f64()
+            ))
             .peers(missing)
             .operation(op.work.operation().name())
             .sequence(op.sequence)
@@ -616,16 +791,23 @@ impl Core {
             Some(group) => error.communicator(&group.name).rank(group.rank),
             None => error,
         };
-        let error = error.operation(op.work.operation().name()).sequence(op.sequence);
+        let error = error
+            .operation(op.work.operation().name())
+            .sequence(op.sequence);
         self.finish(key, Err(error));
     }
 
     pub(crate) fn op_of(&self, work: &Arc<Work>) -> Option<Key> {
-        self.ops.iter().find(|(_, op)| Arc::ptr_eq(&op.work, work)).map(|(key, _)| key)
+        self.ops
+            .iter()
+            .find(|(_, op)| Arc::ptr_eq(&op.work, work))
+            .map(|(key, _)| key)
     }
 
     pub(crate) fn is_collective(&self, key: Key) -> bool {
-        self.ops.get(key).is_some_and(|op| matches!(op.body, Course::Program { .. }))
+        self.ops
+            .get(key)
+            .is_some_and(|op| matches!(op.body, Course::Program { .. }))
     }
 
     /// A send is complete: its bytes are in the stream.
@@ -646,9 +828,17 @@ impl Core {
     pub(crate) fn fail_those_waiting_for(&mut self, process: ProcessId, error: &Error) {
         let mut victims = Vec::new();
         for (comm, group) in &self.groups {
-            let Some(rank) = group.rank_of(process) else { continue };
-            let waits = self.recvs.iter().any(|(_, recv)| recv.comm == *comm && listens(recv.from, rank));
-            let sends = self.sends.iter().any(|(_, send)| send.comm == *comm && send.to == rank);
+            let Some(rank) = group.rank_of(process) else {
+                continue;
+            };
+            let waits = self
+                .recvs
+                .iter()
+                .any(|(_, recv)| recv.comm == *comm && listens(recv.from, rank));
+            let sends = self
+                .sends
+                .iter()
+                .any(|(_, send)| send.comm == *comm && send.to == rank);
             if waits || sends {
                 victims.push((*comm, rank));
             }
@@ -662,9 +852,10 @@ impl Core {
 fn place(place: Place, scratch: usize) -> Region {
     match place {
         Place::Client(region) => region,
-        Place::Scratch { offset, bytes } => {
-            Region { address: scratch + offset, bytes }
-        }
+        Place::Scratch { offset, bytes } => Region {
+            address: scratch + offset,
+            bytes,
+        },
     }
 }
 

@@ -42,9 +42,12 @@ impl TransportChoice {
             Err(_) | Ok("" | "auto") => Ok(Self::Auto),
             Ok("shm") => Ok(Self::Shm),
             Ok("tcp") => Ok(Self::Tcp),
-            Ok(other) => Err(Error::new(ErrorKind::InvalidArgument, "FERROCOMM_HOST_TRANSPORT names no transport")
-                .got(other)
-                .expected("auto, shm or tcp")),
+            Ok(other) => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "FERROCOMM_HOST_TRANSPORT names no transport",
+            )
+            .got(other)
+            .expected("auto, shm or tcp")),
         }
     }
 }
@@ -103,7 +106,10 @@ impl Endpoint {
         let tcp = TcpListener::bind(SocketAddr::new(unspecified_like(local), 0))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(failed("cannot listen on a TCP port"))?;
-        let port = tcp.local_addr().map_err(failed("a listening socket has no address"))?.port();
+        let port = tcp
+            .local_addr()
+            .map_err(failed("a listening socket has no address"))?
+            .port();
         let me = Member {
             process,
             machine: address::machine_id(),
@@ -111,7 +117,14 @@ impl Endpoint {
             addresses: vec![SocketAddr::new(local, port)],
             nonce: random()?,
         };
-        Ok(Self { me, choice, budget: Budget::of_machine(), unix, tcp, strangers: Vec::new() })
+        Ok(Self {
+            me,
+            choice,
+            budget: Budget::of_machine(),
+            unix,
+            tcp,
+            strangers: Vec::new(),
+        })
     }
 
     /// What would carry data to `member`.
@@ -138,19 +151,32 @@ impl Endpoint {
 
     fn dial_unix(&self, member: &Member, greeting: &[u8]) -> Result<Box<dyn Stream>> {
         if member.machine != self.me.machine {
-            return Err(Error::new(ErrorKind::Transport, "shared memory reaches this machine alone")
-                .remedy("set FERROCOMM_HOST_TRANSPORT=auto for ranks on several machines"));
+            return Err(Error::new(
+                ErrorKind::Transport,
+                "shared memory reaches this machine alone",
+            )
+            .remedy("set FERROCOMM_HOST_TRANSPORT=auto for ranks on several machines"));
         }
         let lost = |error| {
-            Error::new(ErrorKind::PeerLost, "a peer on this machine cannot be reached; it has ended or never listened")
-                .got(error)
-                .remedy("look at the peer's own output for why it ended")
+            Error::new(
+                ErrorKind::PeerLost,
+                "a peer on this machine cannot be reached; it has ended or never listened",
+            )
+            .got(error)
+            .remedy("look at the peer's own output for why it ended")
         };
         let socket = UnixAddress::from_abstract_name(member.unix.as_bytes())
             .and_then(|address| UnixStream::connect_addr(&address))
             .map_err(lost)?;
-        socket.set_nonblocking(true).map_err(failed("cannot set up a local socket"))?;
-        Ok(Box::new(ShmStream::dial(socket, greeting, RING, &self.budget)?))
+        socket
+            .set_nonblocking(true)
+            .map_err(failed("cannot set up a local socket"))?;
+        Ok(Box::new(ShmStream::dial(
+            socket,
+            greeting,
+            RING,
+            &self.budget,
+        )?))
     }
 
     /// Connections that have greeted rightly since the last call.
@@ -181,16 +207,25 @@ impl Endpoint {
         if self.strangers.len() == STRANGERS {
             self.strangers.remove(0);
         }
-        self.strangers.push(Stranger { socket, bytes: [0; GREETING], got: 0, since: Instant::now() });
+        self.strangers.push(Stranger {
+            socket,
+            bytes: [0; GREETING],
+            got: 0,
+            since: Instant::now(),
+        });
     }
 
     /// What becomes readable when somebody dials or greets.
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let mut fds = vec![self.unix.as_fd(), self.tcp.as_fd()];
-        fds.extend(self.strangers.iter().map(|stranger| match &stranger.socket {
-            Socket::Unix(socket, _) => socket.as_fd(),
-            Socket::Tcp(socket) => socket.as_fd(),
-        }));
+        fds.extend(
+            self.strangers
+                .iter()
+                .map(|stranger| match &stranger.socket {
+                    Socket::Unix(socket, _) => socket.as_fd(),
+                    Socket::Tcp(socket) => socket.as_fd(),
+                }),
+        );
         fds
     }
 }
@@ -228,12 +263,17 @@ impl Stranger {
         process.copy_from_slice(&self.bytes[8..24]);
         let stream: Box<dyn Stream> = match self.socket {
             Socket::Unix(socket, Some(fd)) => Box::new(ShmStream::accept(socket, &fd)?),
-            Socket::Unix(_, None) => return stranger("a local connection came without shared memory"),
+            Socket::Unix(_, None) => {
+                return stranger("a local connection came without shared memory");
+            }
             Socket::Tcp(socket) => {
                 Box::new(TcpLink::new(socket).map_err(failed("cannot set up a connection"))?)
             }
         };
-        Ok(Arrival { process: ProcessId(process), stream })
+        Ok(Arrival {
+            process: ProcessId(process),
+            stream,
+        })
     }
 }
 
@@ -242,7 +282,9 @@ fn dial_tcp(member: &Member, greeting: &[u8]) -> Result<Box<dyn Stream>> {
         Error::new(ErrorKind::PeerLost, "a peer cannot be reached")
             .got(error)
             .expected(list(&member.addresses))
-            .remedy("check that the peer lives and that FERROCOMM_INTERFACE names a network both share")
+            .remedy(
+                "check that the peer lives and that FERROCOMM_INTERFACE names a network both share",
+            )
     };
     let address = member
         .addresses
@@ -268,7 +310,11 @@ fn unspecified_like(address: IpAddr) -> IpAddr {
 }
 
 fn same_user(socket: &UnixStream) -> bool {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
     let mut size = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
     // SAFETY: the descriptor is open, and `peer` has room for `size` bytes.
     let outcome = unsafe {
@@ -293,7 +339,9 @@ impl Bell {
         // SAFETY: takes plain numbers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if fd < 0 {
-            return Err(failed("cannot make an event counter")(io::Error::last_os_error()));
+            return Err(failed("cannot make an event counter")(
+                io::Error::last_os_error(),
+            ));
         }
         // SAFETY: the kernel just gave us this descriptor and nobody else owns it.
         Ok(Self(unsafe { File::from_raw_fd(fd) }))

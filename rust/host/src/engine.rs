@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ferrocomm_core::call::{Call, Mode};
+use ferrocomm_core::call::Call;
 use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
@@ -91,7 +91,9 @@ impl HostEngine {
     /// Whatever keeps it from listening.
     pub fn new(_config: HostConfig) -> Result<Arc<Self>> {
         let endpoint = Endpoint::open(TransportChoice::from_environment()?)?;
-        Ok(Arc::new(Self { progress: Progress::new(endpoint)? }))
+        Ok(Arc::new(Self {
+            progress: Progress::new(endpoint)?,
+        }))
     }
 
     /// Joins the ranks into a group; returns when all have come.
@@ -111,8 +113,18 @@ impl HostEngine {
         };
         let table = join(&request, store)?;
         let members = Arc::new(table.members);
-        let group = HostGroup::open(&self.progress, table.id, options.name.clone(), options.rank, members);
-        if options.hints.iter().any(|(key, value)| key == "eager" && value != "false" && value != "0") {
+        let group = HostGroup::open(
+            &self.progress,
+            table.id,
+            options.name.clone(),
+            options.rank,
+            members,
+        );
+        if options
+            .hints
+            .iter()
+            .any(|(key, value)| key == "eager" && value != "false" && value != "0")
+        {
             group.connect_all()?;
         }
         Ok(Arc::new(group))
@@ -139,13 +151,26 @@ impl HostGroup {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         progress.with(|core| {
             let local = core.endpoint.me.machine;
-            let neighbours = members.iter().filter(|member| member.machine == local).count();
-            progress.set_spin(if neighbours <= cores { SPIN } else { Duration::ZERO });
-            let membership = Membership::new(comm, name.clone(), rank, members.clone());
+            let neighbours = members
+                .iter()
+                .filter(|member| member.machine == local)
+                .count();
+            progress.set_spin(if neighbours <= cores {
+                SPIN
+            } else {
+                Duration::ZERO
+            });
+            let membership = Membership::new(name.clone(), rank, members.clone());
             core.groups.insert(comm, membership);
             core.adopt(comm);
         });
-        Self { progress: progress.clone(), comm, name, rank, members }
+        Self {
+            progress: progress.clone(),
+            comm,
+            name,
+            rank,
+            members,
+        }
     }
 
     fn connect_all(&self) -> Result<()> {
@@ -162,10 +187,13 @@ impl HostGroup {
         if self.progress.pid() == std::process::id() {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Forked, "a communicator cannot be used in a forked child")
-            .communicator(&self.name)
-            .rank(self.rank)
-            .remedy("make a communicator of its own in the child"))
+        Err(Error::new(
+            ErrorKind::Forked,
+            "a communicator cannot be used in a forked child",
+        )
+        .communicator(&self.name)
+        .rank(self.rank)
+        .remedy("make a communicator of its own in the child"))
     }
 
     /// Takes the group out of the engine; the failure nobody has raised yet, if there is one.
@@ -184,14 +212,16 @@ impl HostGroup {
     }
 
     fn idle(&self) -> bool {
-        self.progress.with(|core| !core.ops.iter().any(|(_, op)| op.comm == self.comm))
+        self.progress
+            .with(|core| !core.ops.iter().any(|(_, op)| op.comm == self.comm))
     }
 
     fn flushed(&self) -> bool {
         self.progress.with(|core| {
             self.members.iter().all(|member| {
                 let link = core.by_process.get(&member.process);
-                link.and_then(|link| core.links.get(*link)).is_none_or(|link| link.out.is_empty())
+                link.and_then(|link| core.links.get(*link))
+                    .is_none_or(|link| link.out.is_empty())
             })
         })
     }
@@ -208,24 +238,21 @@ impl Group for HostGroup {
 
     fn issue(&self, call: Call) -> Result<Arc<Work>> {
         self.same_process()?;
-        debug_assert!(matches!(call.mode, Mode::Sync | Mode::Async));
         self.progress.with(|core| core.issue(self.comm, call))
     }
 
     fn wait(&self, work: &Arc<Work>, limit: Option<Duration>) -> Result<()> {
         self.same_process()?;
         if let Err(error) = self.progress.wait_until(done(work), limit) {
-            self.progress.with(|core| {
-                let Some(op) = core.op_of(work) else { return };
-                match error.kind() {
-                    ErrorKind::Timeout => core.time_out(op, limit),
-                    _ if core.is_collective(op) => core.fail(self.comm, error.clone()),
-                    _ => core.fail_alone(op, error.clone()),
-                }
-            });
-            if error.kind() == ErrorKind::Interrupted {
+            // An interrupt ends the wait, not the operation: the caller decides about that.
+            if error.kind() != ErrorKind::Timeout {
                 return Err(error);
             }
+            self.progress.with(|core| {
+                if let Some(op) = core.op_of(work) {
+                    core.time_out(op, limit);
+                }
+            });
         }
         // The work may be completing on another thread this very moment.
         self.progress.wait_until(done(work), None)?;
@@ -240,35 +267,64 @@ impl Group for HostGroup {
             if let Some(op) = core.op_of(work)
                 && !core.is_collective(op)
             {
-                core.fail_alone(op, Error::new(ErrorKind::Cancelled, "the operation was cancelled by its caller"));
+                core.fail_alone(
+                    op,
+                    Error::new(
+                        ErrorKind::Cancelled,
+                        "the operation was cancelled by its caller",
+                    ),
+                );
             }
         });
     }
 
     fn split(&self, ranks: &[GroupRank], name: &str, sequence: u64) -> Result<Arc<dyn Group>> {
         self.same_process()?;
-        self.progress.with(|core| core.open_group(self.comm).map(drop))?;
-        let own = ranks.iter().position(|rank| *rank == self.rank).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidArgument, "only a member of the sub-group can make it")
-        })?;
-        let list: Vec<u8> = ranks.iter().flat_map(|rank| rank.get().to_le_bytes()).collect();
+        self.progress
+            .with(|core| core.open_group(self.comm).map(drop))?;
+        let own = ranks
+            .iter()
+            .position(|rank| *rank == self.rank)
+            .ok_or_else(|| {
+                Error::new(
+                    ErrorKind::InvalidArgument,
+                    "only a member of the sub-group can make it",
+                )
+            })?;
+        let list: Vec<u8> = ranks
+            .iter()
+            .flat_map(|rank| rank.get().to_le_bytes())
+            .collect();
         let id = stable_hash(&[&self.comm.0.to_le_bytes(), &sequence.to_le_bytes(), &list]);
-        let members: Vec<Member> =
-            ranks.iter().filter_map(|rank| self.members.get(rank.index()).cloned()).collect();
+        let members: Vec<Member> = ranks
+            .iter()
+            .filter_map(|rank| self.members.get(rank.index()).cloned())
+            .collect();
         let rank = GroupRank::new(u32::try_from(own).unwrap_or(u32::MAX));
         let members = Arc::new(members);
-        Ok(Arc::new(Self::open(&self.progress, CommId(id), Arc::from(name), rank, members)))
+        Ok(Arc::new(Self::open(
+            &self.progress,
+            CommId(id),
+            Arc::from(name),
+            rank,
+            members,
+        )))
     }
 
     fn finalize(&self, timeout: Duration) -> Result<()> {
         self.same_process()?;
         let waited = self.progress.wait_until(|| self.idle(), Some(timeout));
         // What cannot leave within the limit belongs to peers that are gone; they need it no more.
-        if self.progress.wait_until(|| self.flushed(), Some(FLUSH)).is_err() {
+        if self
+            .progress
+            .wait_until(|| self.flushed(), Some(FLUSH))
+            .is_err()
+        {
             tracing::debug!(communicator = %self.name, "closed with messages still to be written");
         }
         if let Err(error) = waited {
-            self.progress.with(|core| core.fail(self.comm, error.clone()));
+            self.progress
+                .with(|core| core.fail(self.comm, error.clone()));
             self.close();
             return Err(error.communicator(&self.name).rank(self.rank));
         }
@@ -287,10 +343,11 @@ impl Group for HostGroup {
     }
 
     fn failure(&self) -> Option<Error> {
-        self.progress.with(|core| match &core.groups.get(&self.comm)?.standing {
-            Standing::Failed(error) => Some(error.clone()),
-            Standing::Open => None,
-        })
+        self.progress
+            .with(|core| match &core.groups.get(&self.comm)?.standing {
+                Standing::Failed(error) => Some(error.clone()),
+                Standing::Open => None,
+            })
     }
 
     fn transport(&self) -> String {
@@ -300,7 +357,11 @@ impl Group for HostGroup {
 
 impl Drop for HostGroup {
     fn drop(&mut self) {
-        if self.same_process().is_ok() && self.progress.with(|core| core.groups.contains_key(&self.comm)) {
+        if self.same_process().is_ok()
+            && self
+                .progress
+                .with(|core| core.groups.contains_key(&self.comm))
+        {
             self.abort();
             self.close();
         }

@@ -48,7 +48,11 @@ pub(crate) struct Fingerprint {
 impl Fingerprint {
     /// The op as it is compared: its code and the bits of its factor.
     pub(crate) fn op(op: ReduceOp) -> (u8, u64) {
-        let factor = if let ReduceOp::PremulSum(factor) = op { factor.to_bits() } else { 0 };
+        let factor = if let ReduceOp::PremulSum(factor) = op {
+            factor.to_bits()
+        } else {
+            0
+        };
         (u8::try_from(op.code()).unwrap_or(u8::MAX), factor)
     }
 }
@@ -147,7 +151,12 @@ impl Header {
     /// # Errors
     /// `Transport`, when the bytes are not a header of this version.
     pub(crate) fn decode(bytes: &[u8; HEADER]) -> Result<Self> {
-        let garbage = || Error::new(ErrorKind::Transport, "a connection carried something else than frames");
+        let garbage = || {
+            Error::new(
+                ErrorKind::Transport,
+                "a connection carried something else than frames",
+            )
+        };
         if u16::from_le_bytes(field(bytes, 0)) != MAGIC {
             return Err(garbage());
         }
@@ -187,7 +196,9 @@ impl Header {
 
 /// The fingerprint as it looks after a journey, to compare with one that made it.
 pub(crate) fn as_received(fingerprint: Fingerprint) -> Fingerprint {
-    let op = fingerprint.op.map(|(code, factor)| (code, u64::from(fold(factor))));
+    let op = fingerprint
+        .op
+        .map(|(code, factor)| (code, u64::from(fold(factor))));
     Fingerprint { op, ..fingerprint }
 }
 
@@ -206,7 +217,12 @@ fn field<const N: usize>(bytes: &[u8; HEADER], at: usize) -> [u8; N] {
 pub(crate) fn encode_failure(error: &Error, rank: GroupRank) -> Vec<u8> {
     let mut out = vec![error.kind() as u8];
     out.extend(rank.get().to_le_bytes());
-    let peers: Vec<u8> = error.peer_ranks().iter().take(64).flat_map(|peer| peer.get().to_le_bytes()).collect();
+    let peers: Vec<u8> = error
+        .peer_ranks()
+        .iter()
+        .take(64)
+        .flat_map(|peer| peer.get().to_le_bytes())
+        .collect();
     let text = error.to_string();
     for part in [peers.as_slice(), text.as_bytes()] {
         let part = &part[..part.len().min(8192)];
@@ -224,17 +240,28 @@ pub(crate) fn decode_failure(mut bytes: &[u8]) -> Error {
         head.to_vec()
     };
     let number = |bytes: Vec<u8>| bytes.try_into().map_or(0, u32::from_le_bytes);
-    let kind = take(1).first().map_or(ErrorKind::Transport, |code| kind_of(*code));
+    let kind = take(1)
+        .first()
+        .map_or(ErrorKind::Transport, |code| kind_of(*code));
     let from = GroupRank::new(number(take(4)));
     let length = number(take(4)) as usize;
     let peers: Vec<GroupRank> = take(length)
         .chunks_exact(4)
-        .filter_map(|four| four.try_into().ok().map(u32::from_le_bytes).map(GroupRank::new))
+        .filter_map(|four| {
+            four.try_into()
+                .ok()
+                .map(u32::from_le_bytes)
+                .map(GroupRank::new)
+        })
         .collect();
     let length = number(take(4)) as usize;
     let text = String::from_utf8_lossy(&take(length)).into_owned();
     let error = Error::new(kind, format!("rank {from} reports: {text}"));
-    if peers.is_empty() { error.peers([from]) } else { error.peers(peers) }
+    if peers.is_empty() {
+        error.peers([from])
+    } else {
+        error.peers(peers)
+    }
 }
 
 fn kind_of(code: u8) -> ErrorKind {

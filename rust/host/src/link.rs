@@ -20,16 +20,10 @@ use crate::stream::Stream;
 pub(crate) enum Body {
     Owned(Vec<u8>),
     /// bytes of a send's region, as long as the send is alive; zeros otherwise
-    Lent { send: Key, region: Region },
-}
-
-impl Body {
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Owned(bytes) => bytes.len(),
-            Self::Lent { region, .. } => region.bytes,
-        }
-    }
+    Lent {
+        send: Key,
+        region: Region,
+    },
 }
 
 /// A frame on its way out.
@@ -39,12 +33,6 @@ pub(crate) struct Outgoing {
     pub(crate) written: usize,
     /// the send that is complete once this frame is written
     pub(crate) completes: Option<Key>,
-}
-
-impl Outgoing {
-    pub(crate) fn total(&self) -> usize {
-        HEADER + self.body.bytes()
-    }
 }
 
 /// Where the payload of the frame being read goes.
@@ -57,12 +45,22 @@ pub(crate) enum Sink {
 
 /// What a stream is in the middle of.
 pub(crate) enum Reading {
-    Header { bytes: [u8; HEADER], got: usize },
-    Payload { header: Header, sink: Sink, got: usize },
+    Header {
+        bytes: [u8; HEADER],
+        got: usize,
+    },
+    Payload {
+        header: Header,
+        sink: Sink,
+        got: usize,
+    },
 }
 
 impl Reading {
-    pub(crate) const START: Self = Self::Header { bytes: [0; HEADER], got: 0 };
+    pub(crate) const START: Self = Self::Header {
+        bytes: [0; HEADER],
+        got: 0,
+    };
 }
 
 /// A stream of a link with its place in a frame.
@@ -70,7 +68,6 @@ pub(crate) struct Channel {
     pub(crate) stream: Box<dyn Stream>,
     pub(crate) reading: Reading,
     pub(crate) ended: bool,
-    pub(crate) watching_writes: bool,
 }
 
 /// How a link stands.
@@ -107,7 +104,6 @@ impl Link {
             stream,
             reading: Reading::START,
             ended: false,
-            watching_writes: false,
         });
         self.state = LinkState::Open;
         self.channels.len() - 1
@@ -133,10 +129,15 @@ impl Link {
             }
         };
         let written = if front.written < HEADER {
-            let parts = [IoSlice::new(&front.header[front.written..]), IoSlice::new(body)];
+            let parts = [
+                IoSlice::new(&front.header[front.written..]),
+                IoSlice::new(body),
+            ];
             channel.stream.try_write(&parts)?
         } else {
-            channel.stream.try_write(&[IoSlice::new(&body[front.written - HEADER..])])?
+            channel
+                .stream
+                .try_write(&[IoSlice::new(&body[front.written - HEADER..])])?
         };
         front.written += written;
         Ok((front.written == HEADER + body.len(), written))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ferrocomm_core::call::Source;
 use ferrocomm_core::error::{Error, ErrorKind};
-use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
+use ferrocomm_core::ids::{GroupRank, ProcessId};
 
 use crate::bootstrap::Member;
 use crate::frame::{Fingerprint, Header, as_received, listens};
@@ -27,7 +27,10 @@ impl Address {
         if header.sequence == 0 {
             Self::Tagged(header.part)
         } else {
-            Self::Collective { sequence: header.sequence, part: header.part }
+            Self::Collective {
+                sequence: header.sequence,
+                part: header.part,
+            }
         }
     }
 }
@@ -63,7 +66,6 @@ pub(crate) enum Standing {
 
 /// One communicator.
 pub(crate) struct Membership {
-    pub(crate) id: CommId,
     pub(crate) name: Arc<str>,
     pub(crate) rank: GroupRank,
     pub(crate) members: Arc<Vec<Member>>,
@@ -78,9 +80,8 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    pub(crate) fn new(id: CommId, name: Arc<str>, rank: GroupRank, members: Arc<Vec<Member>>) -> Self {
+    pub(crate) fn new(name: Arc<str>, rank: GroupRank, members: Arc<Vec<Member>>) -> Self {
         Self {
-            id,
             name,
             rank,
             members,
@@ -94,7 +95,10 @@ impl Membership {
     }
 
     pub(crate) fn rank_of(&self, process: ProcessId) -> Option<GroupRank> {
-        let index = self.members.iter().position(|member| member.process == process)?;
+        let index = self
+            .members
+            .iter()
+            .position(|member| member.process == process)?;
         u32::try_from(index).ok().map(GroupRank::new)
     }
 
@@ -114,12 +118,22 @@ impl Membership {
 
     /// The error of a message of a collective this rank has called differently.
     pub(crate) fn check_arrival(&self, from: GroupRank, header: &Header) -> Option<Error> {
-        let (_, ours) = self.issued.iter().rev().find(|(sequence, _)| *sequence == header.sequence)?;
+        let (_, ours) = self
+            .issued
+            .iter()
+            .rev()
+            .find(|(sequence, _)| *sequence == header.sequence)?;
         (*ours != header.fingerprint)
             .then(|| self.mismatch(header.sequence, *ours, header.fingerprint, from))
     }
 
-    fn mismatch(&self, sequence: u64, ours: Fingerprint, theirs: Fingerprint, from: GroupRank) -> Error {
+    fn mismatch(
+        &self,
+        sequence: u64,
+        ours: Fingerprint,
+        theirs: Fingerprint,
+        from: GroupRank,
+    ) -> Error {
         Error::new(ErrorKind::Mismatch, "ranks called different operations")
             .got(format_args!("{theirs} on rank {from}"))
             .expected(format_args!("{ours} as on rank {}", self.rank))
@@ -128,7 +142,9 @@ impl Membership {
             .operation(ours.operation.name())
             .sequence(sequence)
             .communicator(&self.name)
-            .remedy("call the same operations in the same order with the same arguments on all ranks")
+            .remedy(
+                "call the same operations in the same order with the same arguments on all ranks",
+            )
     }
 
     /// The oldest receive this message is for.
@@ -142,10 +158,9 @@ impl Membership {
 
     /// The oldest message this receive takes.
     pub(crate) fn take_unexpected(&mut self, from: Source, address: Address) -> Option<Unexpected> {
-        let at = self
-            .unexpected
-            .iter()
-            .position(|message| Address::of(&message.header) == address && listens(from, message.from))?;
+        let at = self.unexpected.iter().position(|message| {
+            Address::of(&message.header) == address && listens(from, message.from)
+        })?;
         self.unexpected.remove(at)
     }
 }

@@ -37,16 +37,28 @@ pub(crate) enum Operand {
 pub(crate) enum Step {
     /// Starts sending `from`. `part` tells the messages of one pair and direction apart; the
     /// receiver names the same part and the same length.
-    Send { to: GroupRank, part: u32, from: Place },
+    Send {
+        to: GroupRank,
+        part: u32,
+        from: Place,
+    },
     /// Starts receiving into `into`.
-    Recv { from: GroupRank, part: u32, into: Place },
+    Recv {
+        from: GroupRank,
+        part: u32,
+        into: Place,
+    },
     /// Waits for transfers, numbered from 0 in the order this program starts them. Until then
     /// their memory belongs to them.
     Wait(Range<u32>),
     /// Copies; the places have one length and do not overlap, or are the same place.
     Copy { from: Place, to: Place },
     /// Combines the operands, in rank order, into `output`.
-    Reduce { reduction: Reduction, operands: Vec<Operand>, output: Place },
+    Reduce {
+        reduction: Reduction,
+        operands: Vec<Operand>,
+        output: Place,
+    },
 }
 
 /// The steps of one rank and the scratch memory they need.

@@ -224,7 +224,10 @@ impl Progress {
                 continue;
             }
             if limit.is_some_and(|limit| now - start >= limit) {
-                return Err(Error::new(ErrorKind::Timeout, "the wait's own limit passed"));
+                return Err(Error::new(
+                    ErrorKind::Timeout,
+                    "the wait's own limit passed",
+                ));
             }
             if now - asked >= NAP {
                 asked = now;
@@ -244,7 +247,11 @@ impl Progress {
         if turn.taken {
             if !awake() {
                 // Whoever sleeps over the streams may be the background thread: it gives way.
-                drop(self.changed.wait_timeout(turn, NAP).unwrap_or_else(PoisonError::into_inner));
+                drop(
+                    self.changed
+                        .wait_timeout(turn, NAP)
+                        .unwrap_or_else(PoisonError::into_inner),
+                );
             }
             return;
         }
@@ -294,7 +301,10 @@ impl Progress {
 }
 
 fn links(core: &Core) -> Vec<(crate::slab::Key, usize)> {
-    core.links.iter().map(|(key, link)| (key, link.channels.len())).collect()
+    core.links
+        .iter()
+        .map(|(key, link)| (key, link.channels.len()))
+        .collect()
 }
 
 /// Announces the sleep to every stream and lists what to poll; `None` when there is something to
@@ -304,7 +314,11 @@ fn prepare(core: &mut Core, bell: &Bell) -> Option<(Vec<libc::pollfd>, Duration)
     let mut announced = Vec::new();
     for (key, channels) in links(core) {
         for index in 0..channels {
-            if let Some(channel) = core.links.get_mut(key).and_then(|l| l.channels.get_mut(index)) {
+            if let Some(channel) = core
+                .links
+                .get_mut(key)
+                .and_then(|l| l.channels.get_mut(index))
+            {
                 if channel.stream.before_sleep() {
                     busy = true;
                 } else {
@@ -315,24 +329,41 @@ fn prepare(core: &mut Core, bell: &Bell) -> Option<(Vec<libc::pollfd>, Duration)
     }
     if busy {
         for (key, index) in announced {
-            if let Some(channel) = core.links.get_mut(key).and_then(|l| l.channels.get_mut(index)) {
+            if let Some(channel) = core
+                .links
+                .get_mut(key)
+                .and_then(|l| l.channels.get_mut(index))
+            {
                 channel.stream.after_sleep(false);
             }
         }
         return None;
     }
-    let entry = |fd: i32, events| libc::pollfd { fd, events, revents: 0 };
+    let entry = |fd: i32, events| libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
     let mut fds = vec![entry(bell.fd().as_raw_fd(), libc::POLLIN)];
-    fds.extend(core.endpoint.fds().iter().map(|fd| entry(fd.as_raw_fd(), libc::POLLIN)));
+    fds.extend(
+        core.endpoint
+            .fds()
+            .iter()
+            .map(|fd| entry(fd.as_raw_fd(), libc::POLLIN)),
+    );
     for (_, link) in core.links.iter() {
         for channel in link.channels.iter().filter(|channel| !channel.ended) {
-            let write = if channel.stream.watch_writable() { libc::POLLOUT } else { 0 };
+            let write = if channel.stream.watch_writable() {
+                libc::POLLOUT
+            } else {
+                0
+            };
             fds.push(entry(channel.stream.fd().as_raw_fd(), libc::POLLIN | write));
         }
     }
-    let nap = core
-        .next_deadline
-        .map_or(NAP, |at| at.saturating_duration_since(Instant::now()).min(NAP));
+    let nap = core.next_deadline.map_or(NAP, |at| {
+        at.saturating_duration_since(Instant::now()).min(NAP)
+    });
     Some((fds, nap))
 }
 

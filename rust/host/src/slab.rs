@@ -14,9 +14,15 @@ impl Key {
     }
 
     /// The key with these bits; it need not name an entry.
-    #[allow(clippy::cast_possible_truncation, reason = "the two halves are taken apart")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the two halves are taken apart"
+    )]
     pub(crate) fn from_bits(bits: u64) -> Self {
-        Self { index: bits as u32, generation: (bits >> 32) as u32 }
+        Self {
+            index: bits as u32,
+            generation: (bits >> 32) as u32,
+        }
     }
 }
 
@@ -33,19 +39,34 @@ pub(crate) struct Slab<T> {
 
 impl<T> Slab<T> {
     pub(crate) fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
     }
 
     pub(crate) fn insert(&mut self, value: T) -> Key {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.value = Some(value);
-            return Key { index, generation: slot.generation };
+            return Key {
+                index,
+                generation: slot.generation,
+            };
         }
-        #[allow(clippy::cast_possible_truncation, reason = "memory ends before 2^32 entries")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "memory ends before 2^32 entries"
+        )]
         let index = self.slots.len() as u32;
-        self.slots.push(Slot { generation: 0, value: Some(value) });
-        Key { index, generation: 0 }
+        self.slots.push(Slot {
+            generation: 0,
+            value: Some(value),
+        });
+        Key {
+            index,
+            generation: 0,
+        }
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
@@ -75,7 +96,13 @@ impl<T> Slab<T> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         (0u32..).zip(&self.slots).filter_map(|(index, slot)| {
-            Some((Key { index, generation: slot.generation }, slot.value.as_ref()?))
+            Some((
+                Key {
+                    index,
+                    generation: slot.generation,
+                },
+                slot.value.as_ref()?,
+            ))
         })
     }
 }

@@ -36,7 +36,10 @@ impl Core {
             Some(LinkState::Dead(error)) => return Err(error.clone().peers([to])),
             Some(LinkState::Idle) | None => {}
         }
-        let stream = self.endpoint.dial(&member).map_err(|error| error.peers([to]))?;
+        let stream = self
+            .endpoint
+            .dial(&member)
+            .map_err(|error| error.peers([to]))?;
         if let Some(link) = self.links.get_mut(key) {
             link.add(stream);
         }
@@ -100,14 +103,18 @@ impl Core {
     pub(crate) fn write_link(&mut self, key: Key) -> bool {
         let mut moved = false;
         loop {
-            let Some(link) = self.links.get_mut(key) else { return moved };
+            let Some(link) = self.links.get_mut(key) else {
+                return moved;
+            };
             if !matches!(link.state, LinkState::Open) {
                 return moved;
             }
             if link.out.is_empty() && !self.next_chunk(key) {
                 return moved;
             }
-            let Some(link) = self.links.get_mut(key) else { return moved };
+            let Some(link) = self.links.get_mut(key) else {
+                return moved;
+            };
             let alive = match link.out.front().map(|front| &front.body) {
                 Some(Body::Lent { send, .. }) => self.sends.get(*send).is_some(),
                 Some(Body::Owned(_)) | None => true,
@@ -130,7 +137,7 @@ impl Core {
                     tracing::debug!(%error, "write failed");
                     let channels = link.channels.len();
                     for channel in 0..channels {
-                        self.read_channel(key, channel);
+                        while self.read_channel(key, channel) {}
                     }
                     self.link_died(key, &error);
                     return true;
@@ -141,10 +148,16 @@ impl Core {
 
     /// Queues the next chunk of a granted send; false when there is none.
     fn next_chunk(&mut self, key: Key) -> bool {
-        let Some(link) = self.links.get_mut(key) else { return false };
+        let Some(link) = self.links.get_mut(key) else {
+            return false;
+        };
         while let Some(send_key) = link.streaming.pop_front() {
-            let Some(send) = self.sends.get_mut(send_key) else { continue };
-            let Some(granted) = send.granted else { continue };
+            let Some(send) = self.sends.get_mut(send_key) else {
+                continue;
+            };
+            let Some(granted) = send.granted else {
+                continue;
+            };
             let bytes = CHUNK.min(send.region.bytes - send.sent);
             let region = send.region.slice(send.sent, bytes);
             send.sent += bytes;
@@ -154,7 +167,10 @@ impl Core {
             header.payload = u32::try_from(bytes).unwrap_or(0);
             link.out.push_back(Outgoing {
                 header: header.encode(),
-                body: Body::Lent { send: send_key, region },
+                body: Body::Lent {
+                    send: send_key,
+                    region,
+                },
                 written: 0,
                 completes: last.then_some(send_key),
             });
@@ -177,7 +193,7 @@ impl Core {
                 Ok(bytes) => taken += bytes,
                 Err(error) => {
                     self.channel_ended(key, channel, &error);
-                    return true;
+                    return false;
                 }
             }
         }
@@ -185,7 +201,11 @@ impl Core {
     }
 
     fn read_some(&mut self, key: Key, channel: usize) -> io::Result<usize> {
-        let Some(entry) = self.links.get_mut(key).and_then(|link| link.channels.get_mut(channel)) else {
+        let Some(entry) = self
+            .links
+            .get_mut(key)
+            .and_then(|link| link.channels.get_mut(channel))
+        else {
             return Ok(0);
         };
         if entry.ended {
@@ -196,8 +216,9 @@ impl Core {
                 let count = entry.stream.try_read(&mut bytes[*got..])?;
                 *got += count;
                 if *got == HEADER {
-                    let header = Header::decode(bytes)
-                        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+                    let header = Header::decode(bytes).map_err(|error| {
+                        io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+                    })?;
                     self.begin(key, channel, header);
                 }
                 Ok(count)
@@ -225,8 +246,9 @@ impl Core {
                 {
                     recv.got = recv.region.bytes.min(recv.got + count);
                 }
-                if whole && let Reading::Payload { header, sink, .. } =
-                    std::mem::replace(&mut entry.reading, Reading::START)
+                if whole
+                    && let Reading::Payload { header, sink, .. } =
+                        std::mem::replace(&mut entry.reading, Reading::START)
                 {
                     self.arrived(key, &header, sink);
                 }
@@ -247,9 +269,17 @@ impl Core {
             self.arrived(key, &header, sink);
             Reading::START
         } else {
-            Reading::Payload { header, sink, got: 0 }
+            Reading::Payload {
+                header,
+                sink,
+                got: 0,
+            }
         };
-        if let Some(entry) = self.links.get_mut(key).and_then(|link| link.channels.get_mut(channel)) {
+        if let Some(entry) = self
+            .links
+            .get_mut(key)
+            .and_then(|link| link.channels.get_mut(channel))
+        {
             entry.reading = next;
         }
     }
@@ -260,12 +290,18 @@ impl Core {
         if self.closed.contains(&header.comm) {
             return Sink::Nowhere;
         }
-        let Some(from) = self.sender(key, header.comm) else { return owned() };
+        let Some(from) = self.sender(key, header.comm) else {
+            return owned();
+        };
         if !self.fits_calls(header, from) {
             return Sink::Nowhere;
         }
-        let Some(group) = self.groups.get_mut(&header.comm) else { return owned() };
-        let Some(posted) = group.take_posted(from, Address::of(header)) else { return owned() };
+        let Some(group) = self.groups.get_mut(&header.comm) else {
+            return owned();
+        };
+        let Some(posted) = group.take_posted(from, Address::of(header)) else {
+            return owned();
+        };
         let whole = u64::from(header.payload) == header.length;
         if whole && self.accept(header.comm, from, header, posted.recv) {
             Sink::Receive(posted.recv)
@@ -284,7 +320,10 @@ impl Core {
         if header.sequence == 0 {
             return true;
         }
-        let error = self.groups.get(&header.comm).and_then(|group| group.check_arrival(from, header));
+        let error = self
+            .groups
+            .get(&header.comm)
+            .and_then(|group| group.check_arrival(from, header));
         match error {
             Some(error) => {
                 self.fail(header.comm, error);
@@ -298,7 +337,11 @@ impl Core {
     fn arrived(&mut self, key: Key, header: &Header, sink: Sink) {
         match (header.kind, sink) {
             (Kind::Message | Kind::Data, Sink::Receive(recv)) => {
-                if self.recvs.get(recv).is_some_and(|recv| recv.got == recv.region.bytes) {
+                if self
+                    .recvs
+                    .get(recv)
+                    .is_some_and(|recv| recv.got == recv.region.bytes)
+                {
                     self.recv_done(recv);
                 }
             }
@@ -325,12 +368,16 @@ impl Core {
     }
 
     fn announced(&mut self, key: Key, header: &Header) {
-        let Some(from) = self.sender(key, header.comm) else { return self.keep(key, header, None) };
+        let Some(from) = self.sender(key, header.comm) else {
+            return self.keep(key, header, None);
+        };
         if !self.fits_calls(header, from) {
             return;
         }
-        let posted =
-            self.groups.get_mut(&header.comm).and_then(|group| group.take_posted(from, Address::of(header)));
+        let posted = self
+            .groups
+            .get_mut(&header.comm)
+            .and_then(|group| group.take_posted(from, Address::of(header)));
         match posted {
             Some(posted) => {
                 if self.accept(header.comm, from, header, posted.recv) {
@@ -351,11 +398,17 @@ impl Core {
                 && matches!(group.standing, Standing::Open)
             {
                 let payload = bytes.map_or(Payload::Announced, Payload::Here);
-                group.unexpected.push_back(Unexpected { from, header: *header, payload });
+                group.unexpected.push_back(Unexpected {
+                    from,
+                    header: *header,
+                    payload,
+                });
             }
         } else if let Some(link) = self.links.get(key) {
             if self.orphans.len() == ORPHANS {
-                tracing::warn!("too many messages of communicators not made yet; the oldest is dropped");
+                tracing::warn!(
+                    "too many messages of communicators not made yet; the oldest is dropped"
+                );
                 self.orphans.remove(0);
             }
             self.orphans.push((link.peer, *header, bytes));
@@ -379,21 +432,31 @@ impl Core {
     // ---- ends
 
     fn channel_ended(&mut self, key: Key, channel: usize, error: &io::Error) {
-        let Some(link) = self.links.get_mut(key) else { return };
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
         if let Some(channel) = link.channels.get_mut(channel) {
             channel.ended = true;
         }
-        self.link_died(key, error);
+        // Where both sides dialled there are two streams: the other may still hold messages.
+        if !peer_is_gone(error) || link.channels.iter().all(|channel| channel.ended) {
+            self.link_died(key, error);
+        }
     }
 
     fn link_died(&mut self, key: Key, cause: &io::Error) {
-        let Some(link) = self.links.get_mut(key) else { return };
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
         if matches!(link.state, LinkState::Dead(_)) {
             return;
         }
         let error = if peer_is_gone(cause) {
-            Error::new(ErrorKind::PeerLost, "a peer has closed its connection or died")
-                .remedy("look at the peer's own output for why it ended")
+            Error::new(
+                ErrorKind::PeerLost,
+                "a peer has closed its connection or died",
+            )
+            .remedy("look at the peer's own output for why it ended")
         } else {
             Error::new(ErrorKind::Transport, "a connection broke").got(cause)
         };
@@ -407,9 +470,15 @@ impl Core {
 
     /// How a communicator's data travels.
     pub(crate) fn transport(&self, comm: CommId) -> String {
-        let Some(group) = self.groups.get(&comm) else { return "none".into() };
+        let Some(group) = self.groups.get(&comm) else {
+            return "none".into();
+        };
         let mut kinds = [false; 2];
-        for member in group.members.iter().filter(|m| m.process != self.endpoint.me.process) {
+        for member in group
+            .members
+            .iter()
+            .filter(|m| m.process != self.endpoint.me.process)
+        {
             match self.endpoint.kind_for(member) {
                 StreamKind::Shm => kinds[0] = true,
                 StreamKind::Tcp => kinds[1] = true,
@@ -427,5 +496,9 @@ impl Core {
 
 /// Reads like an address list, for messages.
 pub(crate) fn list(addresses: &[SocketAddr]) -> String {
-    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    addresses
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
