@@ -345,9 +345,10 @@ impl Core {
                         .iter()
                         .map(|operand| match operand {
                             Operand::Output => Input::Output,
-                            // SAFETY: the place belongs to this call, no transfer owns it now (the
-                            // program has waited), and programs keep operands apart from outputs.
                             Operand::At(at) => {
+                                // SAFETY: the place belongs to this call, no transfer owns it now
+                                // (the program has waited), and programs keep operands apart from
+                                // outputs.
                                 Input::Bytes(unsafe { client_bytes(place(*at, scratch)) })
                             }
                         })

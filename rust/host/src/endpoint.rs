@@ -15,7 +15,7 @@ use ferrocomm_core::ids::ProcessId;
 use crate::address;
 use crate::bootstrap::Member;
 use crate::budget::Budget;
-use crate::stream::shm::ShmStream;
+use crate::stream::shm::{RING_BYTES, ShmStream};
 use crate::stream::tcp::{self, TcpLink};
 use crate::stream::{Stream, StreamKind, receive_with_fd};
 use crate::traffic::list;
@@ -23,7 +23,6 @@ use crate::traffic::list;
 const MAGIC: &[u8; 8] = b"FERROCM1";
 /// magic, the dialler's process, the listener's nonce
 const GREETING: usize = 8 + 16 + 16;
-const RING: usize = 1 << 20;
 /// Half-open connections that are kept, and for how long.
 const STRANGERS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);

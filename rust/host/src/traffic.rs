@@ -14,7 +14,7 @@ use crate::frame::{CHUNK, HEADER, Header, Kind, decode_failure};
 use crate::link::{Body, Link, LinkState, Outgoing, Reading, Sink, client_bytes_mut};
 use crate::membership::{Address, Payload, Standing, Unexpected};
 use crate::slab::Key;
-use crate::stream::{StreamKind, peer_is_gone};
+use crate::stream::peer_is_gone;
 
 /// Bytes one stream may deliver before others get their turn.
 const TURN: usize = 4 << 20;
@@ -437,6 +437,7 @@ impl Core {
         };
         if let Some(channel) = link.channels.get_mut(channel) {
             channel.ended = true;
+            tracing::debug!(stream = channel.stream.kind().name(), %error, "a stream ended");
         }
         // Where both sides dialled there are two streams: the other may still hold messages.
         if !peer_is_gone(error) || link.channels.iter().all(|channel| channel.ended) {
@@ -473,24 +474,20 @@ impl Core {
         let Some(group) = self.groups.get(&comm) else {
             return "none".into();
         };
-        let mut kinds = [false; 2];
-        for member in group
+        let me = self.endpoint.me.process;
+        let mut kinds: Vec<&str> = group
             .members
             .iter()
-            .filter(|m| m.process != self.endpoint.me.process)
-        {
-            match self.endpoint.kind_for(member) {
-                StreamKind::Shm => kinds[0] = true,
-                StreamKind::Tcp => kinds[1] = true,
-            }
+            .filter(|member| member.process != me)
+            .map(|member| self.endpoint.kind_for(member).name())
+            .collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        if kinds.is_empty() {
+            "none".into()
+        } else {
+            kinds.join("+")
         }
-        match kinds {
-            [false, false] => "none",
-            [true, false] => "shm",
-            [false, true] => "tcp",
-            [true, true] => "shm+tcp",
-        }
-        .into()
     }
 }
 

@@ -22,7 +22,7 @@ use crate::budget::Budget;
 use crate::memory::Memory;
 
 /// Bytes of each ring unless the caller says otherwise.
-pub(crate) const RING_BYTES: usize = 256 << 10;
+pub(crate) const RING_BYTES: usize = 1 << 20;
 
 /// Rings a peer may offer.
 const SMALLEST_RING: usize = 4 << 10;
