@@ -173,7 +173,7 @@ impl Endpoint {
         Ok(Box::new(ShmStream::dial(
             socket,
             greeting,
-            RING,
+            RING_BYTES,
             &self.budget,
         )?))
     }
