@@ -114,9 +114,7 @@ def examples(page: Path) -> Iterator[Example]:
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs a command with the environment a reader would have."""
-    # Unbuffered, Python writes a line in two parts, and those of two ranks may mix.
-    foreign = ("TORCH", "FERROCOMM", "PYTHONUNBUFFERED")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("TORCH", "FERROCOMM"))}
     return subprocess.run(
         ["timeout", str(LIMIT), *command],
         cwd=folder,
@@ -129,8 +127,14 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 def run_python(source: Path) -> subprocess.CompletedProcess[str]:
     """Runs a Python example under torchrun."""
+    # Each rank's output in a file of its own: under torchrun a line is written in two parts, and
+    # those of two ranks may mix.
+    logs = source.parent / "logs"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return run([*torchrun, f"--nproc_per_node={RANKS}", source.name], source.parent)
+    torchrun += [f"--nproc_per_node={RANKS}", f"--log-dir={logs}", "--redirects=1"]
+    done = run([*torchrun, source.name], source.parent)
+    done.stdout = "".join(log.read_text() for log in sorted(logs.rglob("stdout.log")))
+    return done
 
 
 def run_c(source: Path, library: Path) -> subprocess.CompletedProcess[str]:
