@@ -128,7 +128,9 @@ class Operations:
         rows = self.case.shape[0]
         output = self.blank(rows=rows * self.size)
         self.call(self.comm.all_to_all_single, output, self.mine(rows=rows * self.size))
-        parts = [self.input(r, rows=rows * self.size).split(rows) for r in range(self.size)]
+        parts = [
+            self.input(r, rows=rows * self.size).split([rows] * self.size) for r in range(self.size)
+        ]
         expected = torch.cat([parts[r][self.rank] for r in range(self.size)])
         assert_same(output, expected, self.what("all_to_all_single"))
 

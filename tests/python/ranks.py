@@ -189,8 +189,8 @@ def _set_environment(me: Rank, env: Mapping[str, str]) -> None:
         LOCAL_RANK=str(me.rank),
         LOCAL_WORLD_SIZE=str(me.size),
         MASTER_ADDR="127.0.0.1",
-        **env,
     )
+    os.environ.update(env)
     torch.set_num_threads(1)
 
 

@@ -155,7 +155,7 @@ def bitwise_and_premul(me: Rank) -> None:
         tensor = torch.tensor([6 if me.rank == 0 else 3])
         comm.all_reduce(tensor, getattr(op, name))
         assert tensor.item() == expected
-        with pytest.raises(NotImplementedError, match=name.lower()):
+        with pytest.raises(NotImplementedError, match=name):
             comm.all_reduce(torch.ones(2), getattr(op, name))
     tensor = torch.ones(3) * (me.rank + 1)
     comm.all_reduce(tensor, op.PREMUL_SUM(2.0))

@@ -106,6 +106,7 @@ def rounds(me: Rank, count: int) -> None:
             dist.destroy_process_group(group)
         dist.destroy_process_group()
         assert not dist.is_initialized()
+        del group
     assert not torchcomms.engine_info()["communicators"]
 
 

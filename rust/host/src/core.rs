@@ -13,6 +13,7 @@ use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
 use ferrocomm_core::reduction::Input;
 use ferrocomm_core::work::Work;
 
+use crate::bootstrap::Member;
 use crate::collectives;
 use crate::endpoint::Endpoint;
 use crate::frame::{EAGER, Fingerprint, Header, Kind, encode_failure, listens};
@@ -687,11 +688,20 @@ impl Core {
 
     /// Fails the communicator: everything pending gets `error`, and the peers are told.
     pub(crate) fn fail(&mut self, comm: CommId, error: Error) {
-        let Some(group) = self.groups.get_mut(&comm) else {
-            return;
-        };
+        if let Some((error, members, rank)) = self.fail_here(comm, error) {
+            self.tell(comm, &error, &members, rank);
+        }
+    }
+
+    /// Fails the communicator on this rank alone; what there is to tell the peers.
+    pub(crate) fn fail_here(
+        &mut self,
+        comm: CommId,
+        error: Error,
+    ) -> Option<(Error, Arc<Vec<Member>>, GroupRank)> {
+        let group = self.groups.get_mut(&comm)?;
         if matches!(group.standing, Standing::Failed(_)) {
-            return;
+            return None;
         }
         let error = error.communicator(&group.name).rank(group.rank);
         group.standing = Standing::Failed(error.clone());
@@ -714,7 +724,11 @@ impl Core {
             };
             self.finish(op, Err(error.clone().operation(name).sequence(sequence)));
         }
-        let payload = encode_failure(&error, rank);
+        Some((error, members, rank))
+    }
+
+    fn tell(&mut self, comm: CommId, error: &Error, members: &[Member], rank: GroupRank) {
+        let payload = encode_failure(error, rank);
         let mut header = Header::control(Kind::Failure, comm);
         header.payload = u32::try_from(payload.len()).unwrap_or(0);
         let own = self.endpoint.me.process;

@@ -162,7 +162,7 @@ impl Endpoint {
                 "a peer on this machine cannot be reached; it has ended or never listened",
             )
             .got(error)
-            .remedy("look at the peer's own output for why it ended")
+            .remedy("look at what the named rank printed before it ended")
         };
         let socket = UnixAddress::from_abstract_name(member.unix.as_bytes())
             .and_then(|address| UnixStream::connect_addr(&address))

@@ -356,13 +356,14 @@ impl Group for HostGroup {
 }
 
 impl Drop for HostGroup {
+    /// Quiet: a rank that drops its communicator at the end of its program has often done its part,
+    /// and the others are still on their way. Who needs it for more learns from its connection.
     fn drop(&mut self) {
-        if self.same_process().is_ok()
-            && self
-                .progress
-                .with(|core| core.groups.contains_key(&self.comm))
-        {
-            self.abort();
+        if self.same_process().is_ok() {
+            self.progress.with(|core| {
+                let error = Error::new(ErrorKind::State, "the communicator was dropped");
+                core.fail_here(self.comm, error)
+            });
             self.close();
         }
     }

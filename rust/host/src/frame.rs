@@ -94,6 +94,7 @@ pub(crate) struct Header {
     pub(crate) payload: u32,
 }
 
+const REPORTS: &str = " reports: ";
 const NO_OP: u8 = 255;
 const NO_BYTES: u64 = u64::MAX;
 
@@ -256,7 +257,16 @@ pub(crate) fn decode_failure(mut bytes: &[u8]) -> Error {
         .collect();
     let length = number(take(4)) as usize;
     let text = String::from_utf8_lossy(&take(length)).into_owned();
-    let error = Error::new(kind, format!("rank {from} reports: {text}"));
+    // Passed on by a rank between, it still says who saw it first.
+    let first = text.find(REPORTS).map_or(0, |at| at + REPORTS.len());
+    let origin = text[..first]
+        .rsplit("rank ")
+        .next()
+        .and_then(|rest| rest.split(' ').next());
+    let origin = origin
+        .and_then(|rank| rank.parse().ok())
+        .unwrap_or(from.get());
+    let error = Error::new(kind, format!("rank {origin}{REPORTS}{}", &text[first..]));
     if peers.is_empty() {
         error.peers([from])
     } else {

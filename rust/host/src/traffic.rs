@@ -457,7 +457,7 @@ impl Core {
                 ErrorKind::PeerLost,
                 "a peer has closed its connection or died",
             )
-            .remedy("look at the peer's own output for why it ended")
+            .remedy("look at what the named rank printed before it ended")
         } else {
             Error::new(ErrorKind::Transport, "a connection broke").got(cause)
         };
