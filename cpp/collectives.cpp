@@ -233,6 +233,7 @@ WorkPtr TorchComm::gather(const Tensors& outputs, const at::Tensor& input, int r
                           const CallOptions& call) {
   Operation operation(*this, c10d::OpType::GATHER, "gather", call);
   auto& stage = operation.stage();
+  stage.require_root(root, size_);
   const bool at_root = rank_ == root;
   stage.require_list("output list", outputs.size(), at_root ? static_cast<size_t>(size_) : 0);
   const Buffer own = stage.input("input", input);
@@ -252,6 +253,7 @@ WorkPtr TorchComm::gather_single(const at::Tensor& output, const at::Tensor& inp
   auto& stage = operation.stage();
   const Buffer own = stage.input("input", input);
   Parts parts;
+  stage.require_root(root, size_);
   const bool at_root = rank_ == root;
   if (at_root) {
     const auto ranks = static_cast<size_t>(size_);
@@ -271,6 +273,7 @@ WorkPtr TorchComm::scatter(const at::Tensor& output, const Tensors& inputs, int 
                            const CallOptions& call) {
   Operation operation(*this, c10d::OpType::SCATTER, "scatter", call);
   auto& stage = operation.stage();
+  stage.require_root(root, size_);
   const bool at_root = rank_ == root;
   stage.require_list("input list", inputs.size(), at_root ? static_cast<size_t>(size_) : 0);
   const Buffer own = stage.output("output", output);

@@ -161,6 +161,12 @@ void Stage::require_count(const char* argument, size_t got, size_t expected) {
                         std::to_string(got), std::to_string(expected), ""});
 }
 
+void Stage::require_root(int root, int size) {
+  if (root >= 0 && root < size) return;
+  throw_invalid(site_, {"the root is not a rank of the communicator", "root " + std::to_string(root),
+                        "0 to " + std::to_string(size - 1), ""});
+}
+
 void Stage::require_list(const char* argument, size_t got, size_t expected) {
   if (got == expected) return;
   throw_invalid(site_, {std::string(argument) + " has the wrong length",

@@ -60,6 +60,8 @@ class Stage {
   void next_dtype() { dtype_.reset(); }
 
   void require_count(const char* argument, size_t got, size_t expected);
+  /// The root of a rooted collective is one of the communicator's ranks.
+  void require_root(int root, int size);
   void require_list(const char* argument, size_t got, size_t expected);
 
   const Site& site() const { return site_; }
