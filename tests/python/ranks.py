@@ -70,6 +70,15 @@ class Rank:
             "gloo", "cpu", name=name, timeout=timedelta(seconds=timeout), **arguments
         )
 
+    def meet(self, name: str) -> None:
+        """Returns when every rank of the job has called it; does not touch the engine.
+
+        For ranks that go on to abort or die: what they said before has arrived by then.
+        """
+        store = self.store("meet")
+        store.set(f"{name}/{self.rank}", "here")
+        store.wait([f"{name}/{rank}" for rank in range(self.size)], timedelta(seconds=30))
+
     def world(
         self,
         backend: str = "gloo",
@@ -235,7 +244,7 @@ def _end(child: _Child) -> None:
         _, status = os.waitpid(child.pid, 0)
     os.close(child.results)
     if child.outcome is None:
-        child.outcome = ("hung", "")
+        child.outcome = ("did not end", "")
     elif child.outcome[0] == "died":
         child.outcome = ("died", f"wait status {status}")
 
@@ -264,7 +273,7 @@ def _results(children: list[_Child], dies: set[int], limit: float) -> list[Any]:
             continue
         values.append(value)
         if kind != "ok":
-            within = f" within {limit:g} s" if kind == "hung" else ""
+            within = f" (the limit is {limit:g} s)" if kind == "did not end" else ""
             output = child.log.read_text(errors="replace")[-6000:] if child.log.exists() else ""
             faults.append(f"--- rank {child.rank} {kind}{within}\n{value or ''}\n{output}")
     if faults:

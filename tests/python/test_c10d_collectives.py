@@ -167,18 +167,21 @@ def bad_input(me: Rank) -> None:
         lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [1, 2], [1, 2]),
         lambda: dist.reduce_scatter(torch.ones(2), [torch.ones(2)]),
         lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND),
-        lambda: dist.all_reduce(torch.ones(2, device="meta")),
         lambda: dist.gather(torch.ones(2), [torch.ones(2)] if me.rank == 0 else None),
         lambda: dist.scatter(torch.ones(2), [torch.ones(2)] if me.rank == 0 else None),
         lambda: dist.send(torch.ones(2), 1 - me.rank, tag=-1),
     ]
     # a root alone can see that its list is too short; the others must not be left waiting
-    rooted = (9, 10)
+    rooted = (8, 9)
     for number, call in enumerate(bad):
         if number in rooted and me.rank != 0:
             continue
-        with pytest.raises((ValueError, RuntimeError, TypeError)):
+        try:
             call()
+        except (ValueError, RuntimeError, TypeError):
+            pass
+        else:
+            pytest.fail(f"bad call {number} was accepted")
         if number in rooted:
             continue
         tensor = torch.ones(1)

@@ -42,6 +42,7 @@ def one_does_not_call(me: Rank) -> None:
         # joins a later operation on another communicator to show that it lives
         other = me.comm("other")
         other.barrier()
+        me.meet("end")
         comm.abort()
         return
     with pytest.raises(RuntimeError) as caught:
@@ -53,6 +54,7 @@ def one_does_not_call(me: Rank) -> None:
         comm.barrier()
     other = me.comm("other")
     other.barrier()
+    me.meet("end")
     comm.abort()
 
 
@@ -68,6 +70,7 @@ def default_timeout(me: Rank) -> None:
     if me.rank == 0:
         with pytest.raises(RuntimeError, match="time-out"):
             comm.barrier()
+    me.meet("end")
     comm.abort()
 
 
@@ -111,6 +114,7 @@ def test_a_dead_peer_is_named_soon(job_over, when):
 def aborted(me: Rank) -> None:
     comm = me.comm(timeout=40)
     comm.barrier()
+    me.meet("barrier")
     work = comm.recv(torch.zeros(1), 1 - me.rank, async_op=True)
     waits = threading.Event()
     caught: list[BaseException] = []
@@ -147,6 +151,7 @@ def test_abort_wakes_whoever_waits(job_over):
 def group_abort(me: Rank) -> None:
     me.world(timeout=40)
     dist.barrier()
+    me.meet("barrier")
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     work = dist.irecv(torch.zeros(1), 1 - me.rank)
     backend.abort()
@@ -174,6 +179,7 @@ def interrupted(me: Rank, where: str) -> None:
     if comm is not None:
         comm.barrier()
     if me.rank == 1:
+        me.meet("end")
         return
     work = comm.recv(torch.zeros(1), 1, async_op=True) if where == "wait" else None
     waits = {
@@ -189,6 +195,7 @@ def interrupted(me: Rank, where: str) -> None:
         waits[where]()
     assert time.monotonic() - start < 10
     alarm.join()
+    me.meet("end")
     if comm is not None:
         comm.abort()
 

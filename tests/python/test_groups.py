@@ -236,6 +236,7 @@ def restarted(me: Rank) -> None:
             "gloo", "cpu", store=store, name="job", timeout=timedelta(seconds=20)
         )
         comm.barrier()
+        me.meet(f"attempt {attempt}")
         comm.abort()
 
 

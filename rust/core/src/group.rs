@@ -51,7 +51,7 @@ pub trait Group: Send + Sync {
     /// raised yet.
     fn finalize(&self, timeout: Duration) -> Result<()>;
 
-    /// Fails everything pending with `Aborted`, tells the peers, and closes the group. Idempotent,
+    /// Fails everything pending with `Aborted`, on this rank alone, and closes the group. Idempotent,
     /// from any thread, never blocks on a peer.
     fn abort(&self);
 

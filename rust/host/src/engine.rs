@@ -338,7 +338,8 @@ impl Group for HostGroup {
         self.progress.with(|core| {
             let error = Error::new(ErrorKind::Aborted, "the communicator was aborted")
                 .remedy("make a new communicator");
-            core.fail(self.comm, error);
+            // Local: a peer may have all it needs from this rank already.
+            core.fail_here(self.comm, error)
         });
     }
 
