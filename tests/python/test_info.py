@@ -108,6 +108,7 @@ def recorded(me: Rank, folder: str) -> None:
     work = comm.recv(torch.zeros(1), 1 - me.rank, async_op=True)
     active = json.loads(hook.dump_json(include_completed=False))["entries"]
     assert [e["state"] for e in active] in (["scheduled"], ["started"])
+    me.meet("both have looked")
     comm.send(torch.ones(1), 1 - me.rank)
     work.wait()
     hook.unregister()
