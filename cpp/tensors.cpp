@@ -163,8 +163,8 @@ void Stage::require_count(const char* argument, size_t got, size_t expected) {
 
 void Stage::require_root(int root, int size) {
   if (root >= 0 && root < size) return;
-  throw_invalid(site_, {"the root is not a rank of the communicator", "root " + std::to_string(root),
-                        "0 to " + std::to_string(size - 1), ""});
+  throw_invalid(site_, {"the root is not a rank of the communicator",
+                        "root " + std::to_string(root), "0 to " + std::to_string(size - 1), ""});
 }
 
 void Stage::require_list(const char* argument, size_t got, size_t expected) {
