@@ -132,6 +132,23 @@ def test_coalescing(job):
     job(coalesced, 2)
 
 
+def premultiplied(me: Rank) -> None:
+    """FSDP2 asks for PREMUL_SUM when a divide factor is set; stock gloo refuses it."""
+    me.world()
+    op = dist._make_nccl_premul_sum(0.5)
+    tensor = torch.full((4,), 2.0 * (me.rank + 1))
+    dist.all_reduce(tensor, op)
+    assert tensor.tolist() == [3.0] * 4
+    out = torch.empty(2)
+    dist.reduce_scatter_tensor(out, tensor, op)
+    assert out.tolist() == [3.0] * 2
+    dist.destroy_process_group()
+
+
+def test_premul_sum(job):
+    job(premultiplied, 2)
+
+
 def inference(me: Rank) -> None:
     me.world()
     with torch.inference_mode():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -59,7 +57,7 @@ def gradients(me: Rank, hook: str, options: dict[str, object]) -> None:
     # torch's logger reads our backend as its own gloo: 2 threads, from our own options
     logged = wrapped._get_ddp_logging_data()
     assert logged["backend_name"] == "gloo"
-    assert logged.get("gloo_num_threads", 2) == 2, logged
+    assert logged["gloo_num_threads"] == 2
     dist.destroy_process_group()
 
 
@@ -131,7 +129,3 @@ def sharded(me: Rank) -> None:
 
 def test_fsdp2(job_over):
     job_over(sharded, 2)
-
-
-def test_nothing_else_hangs_on_the_environment():
-    assert "TORCHCOMM_RANK" not in os.environ
