@@ -318,6 +318,9 @@ fn prepare(core: &mut Core, bell: &Bell) -> Option<(Vec<libc::pollfd>, Duration)
                 .links
                 .get_mut(key)
                 .and_then(|l| l.channels.get_mut(index))
+                // An ended stream reports its end for ever; nobody would sleep, and look at the
+                // other sockets, again.
+                .filter(|channel| !channel.ended)
             {
                 if channel.stream.before_sleep() {
                     busy = true;
