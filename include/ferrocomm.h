@@ -632,8 +632,9 @@ fc_status fc_comm_info(const struct fc_comm *comm, struct fc_string **json);
 fc_status fc_comm_finalize(struct fc_comm *comm);
 
 /**
- * Fails everything pending with `FC_ERR_ABORTED`, here and on the other ranks, and wakes every
- * waiter. Never waits for a peer; any thread; calling it again does nothing.
+ * Fails everything pending on this rank with `FC_ERR_ABORTED` and wakes its waiters. Never waits
+ * for a peer: the others learn of it by their time-out or the end of the connection. Any thread;
+ * calling it again does nothing.
  */
 fc_status fc_comm_abort(struct fc_comm *comm);
 

@@ -308,8 +308,9 @@ pub unsafe extern "C" fn fc_comm_finalize(comm: *mut fc_comm) -> fc_status {
     unsafe { with_comm(comm, |handle| handle.communicator.finalize()) }
 }
 
-/// Fails everything pending with `FC_ERR_ABORTED`, here and on the other ranks, and wakes every
-/// waiter. Never waits for a peer; any thread; calling it again does nothing.
+/// Fails everything pending on this rank with `FC_ERR_ABORTED` and wakes its waiters. Never waits
+/// for a peer: the others learn of it by their time-out or the end of the connection. Any thread;
+/// calling it again does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_abort(comm: *mut fc_comm) -> fc_status {
     // SAFETY: the caller passes NULL or a live communicator.

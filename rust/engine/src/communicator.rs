@@ -332,8 +332,8 @@ impl Communicator {
         }
     }
 
-    /// Fails everything pending here and on the peers, and wakes every waiter. Never waits for a
-    /// peer. Again: nothing.
+    /// Fails everything pending on this rank and wakes its waiters. Never waits for a peer. Again:
+    /// nothing.
     pub fn abort(&self) {
         if self.is_inherited() {
             return;
