@@ -258,3 +258,22 @@ def threads(me: Rank) -> None:
 
 def test_threads(job_over):
     job_over(threads, 2)
+
+
+def root_finalizes_first(me: Rank) -> str:
+    comm = me.comm()
+    tensor = torch.ones(3)
+    if me.rank == 0:
+        # the root's part is over at once: what the other rank called shows at finalize alone
+        comm.broadcast(tensor, 0, async_op=False)
+        with pytest.raises(RuntimeError) as caught:
+            comm.finalize()
+    else:
+        with pytest.raises(RuntimeError) as caught:
+            comm.all_reduce(tensor, SUM, async_op=False)
+    return str(caught.value)
+
+
+def test_a_mismatch_reaches_a_root_that_had_finished(job_over):
+    texts = job_over(root_finalizes_first, 2)
+    assert all("broadcast" in text and "all_reduce" in text for text in texts), texts

@@ -151,12 +151,18 @@ impl Core {
                 let op = self.add_op(&work, comm, sequence, timeout, mode, body);
                 if let Some(group) = self.groups.get_mut(&comm) {
                     let early = group.note_issued(sequence, fingerprint);
+                    let queries = group.take_queries(sequence);
                     group.queue.push_back(op);
                     let first = group.queue.len() == 1;
                     if let Some(error) = early {
                         self.fail(comm, error);
-                    } else if first {
-                        self.start(op);
+                    } else {
+                        for (rank, asked) in queries {
+                            self.answer(comm, rank, asked);
+                        }
+                        if first {
+                            self.start(op);
+                        }
                     }
                 }
                 Ok(work)
@@ -415,7 +421,8 @@ impl Core {
         if op.mode == Mode::Async {
             self.asynchronous -= 1;
         }
-        self.finished.push((op.work, outcome));
+        let succeeded = outcome.is_ok();
+        self.finished.push((op.work.clone(), outcome));
         let Some(group) = self.groups.get_mut(&op.comm) else {
             return;
         };
@@ -428,6 +435,17 @@ impl Core {
             Payload::Local(send) => sends.get(send).is_some(),
             Payload::Here(_) | Payload::Announced => true,
         });
+        // None of these completes before every rank has sent something of the same call.
+        let mutual = matches!(
+            op.work.operation(),
+            Operation::AllReduce
+                | Operation::ReduceScatter
+                | Operation::AllGather
+                | Operation::Barrier
+        );
+        if mutual && succeeded {
+            group.heard_from_all();
+        }
         let was_first = group.queue.front() == Some(&key);
         group.queue.retain(|queued| *queued != key);
         if was_first && let Some(next) = group.queue.front().copied() {
@@ -481,10 +499,12 @@ impl Core {
             transfer: send.to_bits(),
             payload: if eager { region.bytes as u32 } else { 0 },
         };
-        let Some(group) = self.groups.get(&comm) else {
+        let Some(group) = self.groups.get_mut(&comm) else {
             return;
         };
+        group.told(to, sequence);
         if to == group.rank {
+            group.heard(to, sequence);
             self.deliver_local(comm, to, header, send);
             return;
         }

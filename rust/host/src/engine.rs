@@ -24,6 +24,9 @@ use crate::progress::{Progress, done};
 const SPIN: Duration = Duration::from_micros(30);
 /// How long the end of a communicator waits for control messages to leave.
 const FLUSH: Duration = Duration::from_secs(1);
+/// How long the end of a communicator waits for peers to agree about what they were sent last. A peer
+/// that is busy elsewhere must not hold up this one's end for long.
+const VERDICT: Duration = Duration::from_millis(500);
 /// Closed communicators that are remembered, so that what still comes for them is dropped.
 const CLOSED: usize = 4096;
 
@@ -199,6 +202,12 @@ impl HostGroup {
     /// Takes the group out of the engine; the failure nobody has raised yet, if there is one.
     fn close(&self) -> Option<Error> {
         self.progress.with(|core| {
+            if let Some(group) = core.groups.get_mut(&self.comm) {
+                let queries = group.take_queries(u64::MAX);
+                for (rank, sequence) in queries {
+                    core.answer(self.comm, rank, sequence);
+                }
+            }
             let group = core.groups.remove(&self.comm)?;
             if core.closed.len() == CLOSED {
                 core.closed.pop_front();
@@ -314,6 +323,12 @@ impl Group for HostGroup {
     fn finalize(&self, timeout: Duration) -> Result<()> {
         self.same_process()?;
         let waited = self.progress.wait_until(|| self.idle(), Some(timeout));
+        // A collective that a peer has called differently may be over here: hear of it before closing.
+        self.progress.with(|core| core.ask(self.comm));
+        let agreed = || self.progress.with(|core| core.agreed(self.comm));
+        if self.progress.wait_until(agreed, Some(VERDICT)).is_err() {
+            tracing::debug!(communicator = %self.name, "closed before every peer had come as far");
+        }
         // What cannot leave within the limit belongs to peers that are gone; they need it no more.
         if self
             .progress

@@ -33,6 +33,10 @@ pub(crate) enum Kind {
     Data = 4,
     /// a communicator has failed; the payload says why
     Failure = 5,
+    /// whether the receiver has issued collective `sequence` and found that it fits
+    Query = 6,
+    /// it has
+    Verdict = 7,
 }
 
 /// What all ranks of a collective must agree on, and both ends of a message.
@@ -167,6 +171,8 @@ impl Header {
             3 => Kind::Grant,
             4 => Kind::Data,
             5 => Kind::Failure,
+            6 => Kind::Query,
+            7 => Kind::Verdict,
             _ => return Err(garbage()),
         };
         let payload = u32::from_le_bytes(field(bytes, 56));

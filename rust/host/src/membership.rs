@@ -77,11 +77,18 @@ pub(crate) struct Membership {
     /// collectives in order; the first is running
     pub(crate) queue: VecDeque<Key>,
     issued: VecDeque<(u64, Fingerprint)>,
+    /// per rank, the last collective it was sent a message of without a sign that it agrees; 0: none
+    unheard: Vec<u64>,
+    /// ranks that ask whether a collective this rank has not issued yet will fit
+    queries: Vec<(GroupRank, u64)>,
 }
 
 impl Membership {
     pub(crate) fn new(name: Arc<str>, rank: GroupRank, members: Arc<Vec<Member>>) -> Self {
+        let unheard = vec![0; members.len()];
         Self {
+            unheard,
+            queries: Vec::new(),
             name,
             rank,
             members,
@@ -114,6 +121,59 @@ impl Membership {
             .iter()
             .find(|early| early.header.sequence == sequence && early.header.fingerprint != ours)
             .map(|early| self.mismatch(sequence, ours, early.header.fingerprint, early.from))
+    }
+
+    /// A message of collective `sequence` (0: point-to-point, which asks for no agreement) goes to
+    /// `rank`, which has not shown yet that it agrees.
+    pub(crate) fn told(&mut self, rank: GroupRank, sequence: u64) {
+        if sequence > 0
+            && let Some(unheard) = self.unheard.get_mut(rank.index())
+        {
+            *unheard = sequence;
+        }
+    }
+
+    /// `rank` has issued collective `sequence`.
+    pub(crate) fn heard(&mut self, rank: GroupRank, sequence: u64) {
+        if let Some(unheard) = self.unheard.get_mut(rank.index())
+            && *unheard <= sequence
+        {
+            *unheard = 0;
+        }
+    }
+
+    /// All ranks have issued what this rank has.
+    pub(crate) fn heard_from_all(&mut self) {
+        self.unheard.fill(0);
+    }
+
+    /// Ranks that may disagree about the last collective they were sent a message of.
+    pub(crate) fn unheard(&self) -> impl Iterator<Item = (GroupRank, u64)> {
+        (0u32..)
+            .zip(&self.unheard)
+            .filter(|(_, sequence)| **sequence > 0)
+            .map(|(rank, sequence)| (GroupRank::new(rank), *sequence))
+    }
+
+    /// Whether this rank has issued collective `sequence`; if not, `rank` gets its answer then.
+    pub(crate) fn has_issued(&mut self, rank: GroupRank, sequence: u64) -> bool {
+        let issued = self
+            .issued
+            .back()
+            .is_some_and(|(last, _)| *last >= sequence);
+        if !issued {
+            self.queries.push((rank, sequence));
+        }
+        issued
+    }
+
+    /// Questions that can be answered now that collective `sequence` is issued.
+    pub(crate) fn take_queries(&mut self, sequence: u64) -> Vec<(GroupRank, u64)> {
+        let (ready, waiting) = std::mem::take(&mut self.queries)
+            .into_iter()
+            .partition(|(_, asked)| *asked <= sequence);
+        self.queries = waiting;
+        ready
     }
 
     /// The error of a message of a collective this rank has called differently.

@@ -10,7 +10,7 @@ use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
 
 use crate::core::Core;
 use crate::endpoint::Arrival;
-use crate::frame::{CHUNK, HEADER, Header, Kind, decode_failure};
+use crate::frame::{CHUNK, HEADER, Header, Kind, decode_failure, encode_failure};
 use crate::link::{Body, Link, LinkState, Outgoing, Reading, Sink, client_bytes_mut};
 use crate::membership::{Address, Payload, Standing, Unexpected};
 use crate::slab::Key;
@@ -263,7 +263,7 @@ impl Core {
             Kind::Message => self.sink_of(key, &header),
             Kind::Data => Sink::Receive(Key::from_bits(header.transfer)),
             Kind::Failure => Sink::Owned(vec![0; header.payload as usize]),
-            Kind::Announce | Kind::Grant => Sink::Nowhere,
+            Kind::Announce | Kind::Grant | Kind::Query | Kind::Verdict => Sink::Nowhere,
         };
         let next = if header.payload == 0 {
             self.arrived(key, &header, sink);
@@ -320,6 +320,9 @@ impl Core {
         if header.sequence == 0 {
             return true;
         }
+        if let Some(group) = self.groups.get_mut(&header.comm) {
+            group.heard(from, header.sequence);
+        }
         let error = self
             .groups
             .get(&header.comm)
@@ -363,8 +366,84 @@ impl Core {
                     self.keep(key, header, Some(bytes));
                 }
             }
+            (Kind::Query, _) => self.asked(key, header),
+            (Kind::Verdict, _) => {
+                if let Some(from) = self.sender(key, header.comm)
+                    && let Some(group) = self.groups.get_mut(&header.comm)
+                {
+                    group.heard(from, header.sequence);
+                }
+            }
             (Kind::Message | Kind::Data | Kind::Failure, _) => {}
         }
+    }
+
+    /// A peer that closes its communicator asks whether a collective fits.
+    fn asked(&mut self, key: Key, header: &Header) {
+        if self.closed.contains(&header.comm) {
+            let mut verdict = Header::control(Kind::Verdict, header.comm);
+            verdict.sequence = header.sequence;
+            return self.push_control(key, &verdict, Vec::new());
+        }
+        let Some(from) = self.sender(key, header.comm) else {
+            return self.keep(key, header, None);
+        };
+        let Some(group) = self.groups.get_mut(&header.comm) else {
+            return;
+        };
+        match &group.standing {
+            Standing::Failed(error) => {
+                let payload = encode_failure(error, group.rank);
+                let mut failure = Header::control(Kind::Failure, header.comm);
+                failure.payload = u32::try_from(payload.len()).unwrap_or(0);
+                self.push_control(key, &failure, payload);
+            }
+            Standing::Open => {
+                if group.has_issued(from, header.sequence) {
+                    self.answer(header.comm, from, header.sequence);
+                }
+            }
+        }
+    }
+
+    /// Tells `rank` that collective `sequence` is issued here and fits.
+    pub(crate) fn answer(&mut self, comm: CommId, rank: GroupRank, sequence: u64) {
+        let mut verdict = Header::control(Kind::Verdict, comm);
+        verdict.sequence = sequence;
+        if let Ok(link) = self.link_to(comm, rank) {
+            self.push_control(link, &verdict, Vec::new());
+        }
+    }
+
+    /// Asks the ranks that may disagree about what they were sent.
+    pub(crate) fn ask(&mut self, comm: CommId) {
+        let unheard: Vec<(GroupRank, u64)> = self
+            .groups
+            .get(&comm)
+            .map_or(Vec::new(), |group| group.unheard().collect());
+        for (rank, sequence) in unheard {
+            let mut query = Header::control(Kind::Query, comm);
+            query.sequence = sequence;
+            if let Ok(link) = self.link_to(comm, rank) {
+                self.push_control(link, &query, Vec::new());
+            }
+        }
+    }
+
+    /// Whether every rank that lives has shown that it agrees, or the communicator has failed.
+    pub(crate) fn agreed(&self, comm: CommId) -> bool {
+        let Some(group) = self.groups.get(&comm) else {
+            return true;
+        };
+        let gone = |rank: GroupRank| {
+            let process = group.members[rank.index()].process;
+            let link = self
+                .by_process
+                .get(&process)
+                .and_then(|link| self.links.get(*link));
+            !link.is_some_and(|link| matches!(link.state, LinkState::Open))
+        };
+        matches!(group.standing, Standing::Failed(_)) || group.unheard().all(|(rank, _)| gone(rank))
     }
 
     fn announced(&mut self, key: Key, header: &Header) {
@@ -421,6 +500,10 @@ impl Core {
         for (process, header, bytes) in orphans {
             if header.comm != comm {
                 self.orphans.push((process, header, bytes));
+            } else if header.kind == Kind::Query {
+                if let Some(key) = self.by_process.get(&process).copied() {
+                    self.asked(key, &header);
+                }
             } else if header.kind == Kind::Failure {
                 self.fail(comm, decode_failure(&bytes.unwrap_or_default()));
             } else if let Some(key) = self.by_process.get(&process).copied() {
