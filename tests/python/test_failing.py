@@ -277,3 +277,26 @@ def root_finalizes_first(me: Rank) -> str:
 def test_a_mismatch_reaches_a_root_that_had_finished(job_over):
     texts = job_over(root_finalizes_first, 2)
     assert all("broadcast" in text and "all_reduce" in text for text in texts), texts
+
+
+def one_of_any_dies(me: Rank) -> None:
+    watch = me.comm("watch")
+    me.world(timeout=40)
+    dist.barrier()
+    if me.rank == 0:
+        out = torch.zeros(1)
+        assert dist.recv(out) == 1
+        # rank 1 is gone by the time rank 2 sends: any other rank is as good
+        assert dist.recv(out) == 2
+        assert out.item() == 2
+    elif me.rank == 1:
+        dist.send(torch.ones(1), 0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        with pytest.raises(RuntimeError, match="peer lost"):
+            watch.recv(torch.zeros(1), 1, async_op=False)
+        dist.send(torch.full((1,), 2.0), 0)
+
+
+def test_receiving_from_any_goes_on_without_the_dead(job_over):
+    job_over(one_of_any_dies, 3, dies={1})

@@ -2,8 +2,8 @@
 //!
 //! Pure: lengths in, steps out. Every rank computes its own program, and the programs of a group fit
 //! because each message's sender and receiver derive its part and its length alike. A reduction
-//! always combines in rank order on one rank, which hands out the result, so that all ranks hold the
-//! same bits. Must not know links, locks, time or how memory is reached.
+//! always combines in rank order, on every rank alike or on one that hands out the result, so that all
+//! ranks hold the same bits. Must not know links, locks, time or how memory is reached.
 
 mod all_gather;
 mod all_reduce;

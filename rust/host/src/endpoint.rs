@@ -18,7 +18,6 @@ use crate::budget::Budget;
 use crate::stream::shm::{RING_BYTES, ShmStream};
 use crate::stream::tcp::{self, TcpLink};
 use crate::stream::{Stream, StreamKind, receive_with_fd};
-use crate::traffic::list;
 
 const MAGIC: &[u8; 8] = b"FERROCM1";
 /// magic, the dialler's process, the listener's nonce
@@ -295,6 +294,14 @@ fn dial_tcp(member: &Member, greeting: &[u8]) -> Result<Box<dyn Stream>> {
     // The socket's buffer is empty, so the greeting always fits.
     socket.write_all(greeting).map_err(lost)?;
     Ok(Box::new(TcpLink::new(socket).map_err(lost)?))
+}
+
+fn list(addresses: &[SocketAddr]) -> String {
+    addresses
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn unspecified_like(address: IpAddr) -> IpAddr {

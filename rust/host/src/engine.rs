@@ -30,10 +30,6 @@ const VERDICT: Duration = Duration::from_millis(500);
 /// Closed communicators that are remembered, so that what still comes for them is dropped.
 const CLOSED: usize = 4096;
 
-/// What an engine is made with.
-#[derive(Clone, Debug, Default)]
-pub struct HostConfig {}
-
 /// What a group is made with.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
@@ -79,7 +75,7 @@ impl HostEngine {
         match &*process {
             Some(engine) if engine.progress.pid() == std::process::id() => Ok(engine.clone()),
             _ => {
-                let engine = Self::new(HostConfig::default())?;
+                let engine = Self::new()?;
                 // The parent's engine stays in the child's memory untouched: another thread may
                 // have held its lock when the process forked.
                 std::mem::forget(process.replace(engine.clone()));
@@ -92,7 +88,7 @@ impl HostEngine {
     ///
     /// # Errors
     /// Whatever keeps it from listening.
-    pub fn new(_config: HostConfig) -> Result<Arc<Self>> {
+    pub fn new() -> Result<Arc<Self>> {
         let endpoint = Endpoint::open(TransportChoice::from_environment()?)?;
         Ok(Arc::new(Self {
             progress: Progress::new(endpoint)?,
@@ -354,7 +350,7 @@ impl Group for HostGroup {
             let error = Error::new(ErrorKind::Aborted, "the communicator was aborted")
                 .remedy("make a new communicator");
             // Local: a peer may have all it needs from this rank already.
-            core.fail_here(self.comm, error)
+            core.fail_here(self.comm, error);
         });
     }
 
@@ -378,7 +374,7 @@ impl Drop for HostGroup {
         if self.same_process().is_ok() {
             self.progress.with(|core| {
                 let error = Error::new(ErrorKind::State, "the communicator was dropped");
-                core.fail_here(self.comm, error)
+                core.fail_here(self.comm, error);
             });
             self.close();
         }

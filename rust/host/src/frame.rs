@@ -37,6 +37,8 @@ pub(crate) enum Kind {
     Query = 6,
     /// it has
     Verdict = 7,
+    /// what the receiver's `transfer` was granted will not come
+    Withdrawn = 8,
 }
 
 /// What all ranks of a collective must agree on, and both ends of a message.
@@ -69,7 +71,10 @@ impl std::fmt::Display for Fingerprint {
         }
         if let Some((code, factor)) = self.op {
             match ReduceOp::from_code(u32::from(code), f64::from_bits(factor)) {
-                Some(ReduceOp::PremulSum(factor)) => write!(f, ", op premul_sum by {factor}")?,
+                // What arrives of a factor tells two apart, and is no number to show.
+                Some(ReduceOp::PremulSum(_)) => {
+                    write!(f, ", op premul_sum, factor code {factor:04x}")?
+                }
                 Some(op) => write!(f, ", op {}", op.name())?,
                 None => write!(f, ", op {code}")?,
             }
@@ -173,6 +178,7 @@ impl Header {
             5 => Kind::Failure,
             6 => Kind::Query,
             7 => Kind::Verdict,
+            8 => Kind::Withdrawn,
             _ => return Err(garbage()),
         };
         let payload = u32::from_le_bytes(field(bytes, 56));

@@ -9,10 +9,12 @@ mod collectives;
 mod core;
 mod endpoint;
 mod engine;
+mod failing;
 mod frame;
 mod link;
 mod membership;
 mod memory;
+mod messages;
 mod program;
 mod progress;
 #[cfg(test)]
@@ -21,4 +23,4 @@ mod slab;
 mod stream;
 mod traffic;
 
-pub use engine::{GroupOptions, HostConfig, HostEngine, reduction_supported, transports};
+pub use engine::{GroupOptions, HostEngine, reduction_supported, transports};

@@ -19,7 +19,7 @@ use crate::stream::Stream;
 /// The payload of an outgoing frame.
 pub(crate) enum Body {
     Owned(Vec<u8>),
-    /// bytes of a send's region, as long as the send is alive; zeros otherwise
+    /// bytes of a send's region; a send that ends early takes its frames back first
     Lent {
         send: Key,
         region: Region,
@@ -109,23 +109,36 @@ impl Link {
         self.channels.len() - 1
     }
 
-    /// Writes as much of the first frame as there is room for. `alive` tells whether a lending
-    /// send still is. Returns whether the frame is written whole, or how many bytes went.
-    pub(crate) fn write_front(&mut self, alive: bool) -> io::Result<(bool, usize)> {
+    /// Takes the frames of `send` out of the queue; the one that is half written goes on from a copy.
+    pub(crate) fn take_back(&mut self, send: Key) {
+        self.streaming.retain(|streaming| *streaming != send);
+        self.out.retain(|frame| {
+            frame.written > 0 || !matches!(&frame.body, Body::Lent { send: of, .. } if *of == send)
+        });
+        for frame in &mut self.out {
+            if let Body::Lent { send: of, region } = &frame.body
+                && *of == send
+            {
+                // SAFETY: the send ends after this, under the same lock; until then its client
+                // keeps the region valid.
+                frame.body = Body::Owned(unsafe { client_bytes(*region) }.to_vec());
+                frame.completes = None;
+            }
+        }
+    }
+
+    /// Writes as much of the first frame as there is room for. Returns whether the frame is written
+    /// whole, and how many bytes went.
+    pub(crate) fn write_front(&mut self) -> io::Result<(bool, usize)> {
         let (Some(front), Some(channel)) = (self.out.front_mut(), self.channels.first_mut()) else {
             return Ok((false, 0));
         };
-        let zeros;
         let body: &[u8] = match &front.body {
             Body::Owned(bytes) => bytes,
-            Body::Lent { region, .. } if alive => {
+            Body::Lent { region, .. } => {
                 // SAFETY: the send is alive, so its client keeps the region valid and unchanged
                 // (`Group::issue`), and a send ends only under the lock this runs under.
                 unsafe { client_bytes(*region) }
-            }
-            Body::Lent { region, .. } => {
-                zeros = vec![0; region.bytes];
-                &zeros
             }
         };
         let written = if front.written < HEADER {

@@ -136,7 +136,7 @@ impl Progress {
         let progress = self.clone();
         let spawned = std::thread::Builder::new()
             .name("ferrocomm".into())
-            .spawn(move || progress.background());
+            .spawn(move || progress.guarded_background());
         match spawned {
             Ok(_) => turn.background = true,
             // Works then progress when somebody waits for them.
@@ -144,7 +144,28 @@ impl Progress {
         }
     }
 
-    fn background(self: Arc<Self>) {
+    /// A panic fails every communicator in words; without the thread nobody would ever hear of it.
+    fn guarded_background(self: Arc<Self>) {
+        let loops = std::panic::AssertUnwindSafe(|| self.background());
+        if let Err(panic) = std::panic::catch_unwind(loops) {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            let error = Error::new(ErrorKind::Panic, "the engine's background thread panicked")
+                .got(text)
+                .remedy("report this with the message; other processes are not affected");
+            {
+                let mut turn = self.turn();
+                turn.background = false;
+                turn.taken = false;
+            }
+            self.with(|core| core.fail_all(&error));
+        }
+    }
+
+    fn background(self: &Arc<Self>) {
         loop {
             let mut turn = self.turn();
             let idle = Instant::now();
@@ -163,10 +184,11 @@ impl Progress {
             }
             drop(turn);
             if !self.step() {
-                self.sleep(|| {
+                let awake = || {
                     self.asynchronous.load(Ordering::SeqCst) == 0
                         || self.waiters.load(Ordering::SeqCst) > 0
-                });
+                };
+                self.sleep(awake, NAP);
             }
         }
     }
@@ -194,14 +216,8 @@ impl Progress {
         if done() {
             return Ok(());
         }
-        self.waiters.fetch_add(1, Ordering::SeqCst);
-        let outcome = self.drive(&done, limit);
-        self.waiters.fetch_sub(1, Ordering::SeqCst);
-        if self.asynchronous.load(Ordering::SeqCst) > 0 {
-            drop(self.turn());
-            self.changed.notify_all();
-        }
-        outcome
+        let _waiting = Waiting::new(self);
+        self.drive(&done, limit)
     }
 
     fn drive(self: &Arc<Self>, done: &impl Fn() -> bool, limit: Option<Duration>) -> Result<()> {
@@ -237,19 +253,20 @@ impl Progress {
             if done() {
                 return Ok(());
             }
-            self.sleep(done);
+            let left = limit.map_or(NAP, |limit| limit.saturating_sub(now - start));
+            self.sleep(done, NAP.min(left));
         }
     }
 
-    /// Sleeps until something may have happened; not at all when `awake` holds.
-    fn sleep(self: &Arc<Self>, awake: impl Fn() -> bool) {
+    /// Sleeps until something may have happened, at most `nap`; not at all when `awake` holds.
+    fn sleep(self: &Arc<Self>, awake: impl Fn() -> bool, nap: Duration) {
         let mut turn = self.turn();
         if turn.taken {
             if !awake() {
                 // Whoever sleeps over the streams may be the background thread: it gives way.
                 drop(
                     self.changed
-                        .wait_timeout(turn, NAP)
+                        .wait_timeout(turn, nap)
                         .unwrap_or_else(PoisonError::into_inner),
                 );
             }
@@ -257,15 +274,15 @@ impl Progress {
         }
         turn.taken = true;
         drop(turn);
-        self.doze(awake);
+        self.doze(awake, nap);
         self.turn().taken = false;
         self.changed.notify_all();
     }
 
-    fn doze(self: &Arc<Self>, awake: impl Fn() -> bool) {
+    fn doze(self: &Arc<Self>, awake: impl Fn() -> bool, nap: Duration) {
         let mut core = self.lock();
         core.accept_arrivals();
-        let Some((mut fds, nap)) = prepare(&mut core, &self.bell) else {
+        let Some((mut fds, nap)) = prepare(&mut core, &self.bell, nap) else {
             self.release(core);
             return;
         };
@@ -300,6 +317,26 @@ impl Progress {
     }
 }
 
+/// A thread that waits, and so drives: while there is one, the background thread rests.
+struct Waiting<'a>(&'a Progress);
+
+impl<'a> Waiting<'a> {
+    fn new(progress: &'a Progress) -> Self {
+        progress.waiters.fetch_add(1, Ordering::SeqCst);
+        Self(progress)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiters.fetch_sub(1, Ordering::SeqCst);
+        if self.0.asynchronous.load(Ordering::SeqCst) > 0 {
+            drop(self.0.turn());
+            self.0.changed.notify_all();
+        }
+    }
+}
+
 fn links(core: &Core) -> Vec<(crate::slab::Key, usize)> {
     core.links
         .iter()
@@ -309,7 +346,11 @@ fn links(core: &Core) -> Vec<(crate::slab::Key, usize)> {
 
 /// Announces the sleep to every stream and lists what to poll; `None` when there is something to
 /// do already.
-fn prepare(core: &mut Core, bell: &Bell) -> Option<(Vec<libc::pollfd>, Duration)> {
+fn prepare(
+    core: &mut Core,
+    bell: &Bell,
+    longest: Duration,
+) -> Option<(Vec<libc::pollfd>, Duration)> {
     let mut busy = false;
     let mut announced = Vec::new();
     for (key, channels) in links(core) {
@@ -364,8 +405,8 @@ fn prepare(core: &mut Core, bell: &Bell) -> Option<(Vec<libc::pollfd>, Duration)
             fds.push(entry(channel.stream.fd().as_raw_fd(), libc::POLLIN | write));
         }
     }
-    let nap = core.next_deadline.map_or(NAP, |at| {
-        at.saturating_duration_since(Instant::now()).min(NAP)
+    let nap = core.next_deadline.map_or(longest, |at| {
+        at.saturating_duration_since(Instant::now()).min(longest)
     });
     Some((fds, nap))
 }

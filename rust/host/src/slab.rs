@@ -94,6 +94,22 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// Places an entry may be at, from 0.
+    pub(crate) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The entry at a place, if there is one.
+    pub(crate) fn key_at(&self, place: usize) -> Option<Key> {
+        let slot = self.slots.get(place)?;
+        slot.value.as_ref()?;
+        let index = u32::try_from(place).ok()?;
+        Some(Key {
+            index,
+            generation: slot.generation,
+        })
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         (0u32..).zip(&self.slots).filter_map(|(index, slot)| {
             Some((

@@ -3,7 +3,6 @@
 //! Part of the progress engine's state, under the same lock. Nothing here blocks.
 
 use std::io;
-use std::net::SocketAddr;
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
@@ -58,13 +57,10 @@ impl Core {
     /// One round over everything that may have moved; whether anything had.
     pub(crate) fn poll(&mut self) -> bool {
         let mut moved = false;
-        let keys: Vec<Key> = self
-            .links
-            .iter()
-            .filter(|(_, link)| matches!(link.state, LinkState::Open))
-            .map(|(key, _)| key)
-            .collect();
-        for key in keys {
+        for index in 0..self.links.places() {
+            let Some(key) = self.links.key_at(index) else {
+                continue;
+            };
             let channels = self.links.get(key).map_or(0, |link| link.channels.len());
             for channel in 0..channels {
                 moved |= self.read_channel(key, channel);
@@ -115,11 +111,7 @@ impl Core {
             let Some(link) = self.links.get_mut(key) else {
                 return moved;
             };
-            let alive = match link.out.front().map(|front| &front.body) {
-                Some(Body::Lent { send, .. }) => self.sends.get(*send).is_some(),
-                Some(Body::Owned(_)) | None => true,
-            };
-            match link.write_front(alive) {
+            match link.write_front() {
                 Ok((true, _)) => {
                     moved = true;
                     if let Some(done) = link.out.pop_front().and_then(|front| front.completes) {
@@ -263,7 +255,9 @@ impl Core {
             Kind::Message => self.sink_of(key, &header),
             Kind::Data => Sink::Receive(Key::from_bits(header.transfer)),
             Kind::Failure => Sink::Owned(vec![0; header.payload as usize]),
-            Kind::Announce | Kind::Grant | Kind::Query | Kind::Verdict => Sink::Nowhere,
+            Kind::Announce | Kind::Grant | Kind::Query | Kind::Verdict | Kind::Withdrawn => {
+                Sink::Nowhere
+            }
         };
         let next = if header.payload == 0 {
             self.arrived(key, &header, sink);
@@ -352,11 +346,19 @@ impl Core {
             (Kind::Announce, _) => self.announced(key, header),
             (Kind::Grant, _) => {
                 let send = Key::from_bits(header.transfer);
-                if let Some(entry) = self.sends.get_mut(send) {
-                    entry.granted = Some(header.other());
-                    if let Some(link) = self.links.get_mut(key) {
-                        link.streaming.push_back(send);
+                match self.sends.get_mut(send) {
+                    Some(entry) => {
+                        entry.granted = Some(header.other());
+                        if let Some(link) = self.links.get_mut(key) {
+                            link.streaming.push_back(send);
+                        }
                     }
+                    None => self.tell_withdrawn(key, header.comm, header.other()),
+                }
+            }
+            (Kind::Withdrawn, _) => {
+                if let Some(from) = self.sender(key, header.comm) {
+                    self.withdrawn(header.comm, from, Key::from_bits(header.transfer));
                 }
             }
             (Kind::Failure, Sink::Owned(bytes)) => {
@@ -572,13 +574,4 @@ impl Core {
             kinds.join("+")
         }
     }
-}
-
-/// Reads like an address list, for messages.
-pub(crate) fn list(addresses: &[SocketAddr]) -> String {
-    addresses
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
 }
