@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::Call;
+use crate::call::{Call, Operation};
 use crate::error::{Error, Result};
 use crate::ids::GroupRank;
 use crate::work::Work;
@@ -28,6 +28,30 @@ pub trait Group: Send + Sync {
     /// # Safety rule of the caller
     /// The call's regions stay valid until the work is complete.
     fn issue(&self, call: Call) -> Result<Arc<Work>>;
+
+    /// Runs `call` on the caller's thread until it is over; a synchronous call, in one go. `issued`
+    /// is called once the call has its place in the order of calls, with no lock held.
+    ///
+    /// # Errors
+    /// As `issue` and `wait`. When the client interrupts the wait, a point-to-point call is cancelled,
+    /// and the group of a collective aborted: the caller is about to take its buffers back.
+    fn run(&self, call: Call, issued: &mut dyn FnMut()) -> Result<()> {
+        let work = self.issue(call)?;
+        issued();
+        self.wait_out(&work)
+    }
+
+    /// Waits for a synchronous call's work; one that is interrupted is given up, as `run` says.
+    fn wait_out(&self, work: &Arc<Work>) -> Result<()> {
+        let outcome = self.wait(work, None);
+        if !work.is_complete() {
+            match work.operation() {
+                Operation::Send | Operation::Recv | Operation::Batch => self.cancel(work),
+                _ => self.abort(),
+            }
+        }
+        outcome
+    }
 
     /// Waits until `work` is complete and returns how it ended, driving the engine meanwhile.
     /// When `limit` passes first, the work fails with a time-out: a point-to-point work alone, a

@@ -1,7 +1,7 @@
 //! How a communicator issues an operation: checks, a number, the group, the records.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ferrocomm_core::Result;
@@ -14,6 +14,14 @@ use crate::deferred::Collecting;
 use crate::pending::Pending;
 use crate::process::process;
 use crate::recorder::{Facts, Ticket};
+
+/// A call with its number, and the order, which is held until the group has the call.
+struct Turn<'a> {
+    call: Call,
+    ticket: Ticket,
+    order: MutexGuard<'a, ()>,
+    collecting: Collecting,
+}
 
 /// An operation that the group has.
 struct Issued {
@@ -32,18 +40,40 @@ impl Communicator {
     /// When the client interrupts the wait, the operation is given up: a collective with its
     /// communicator, since the caller is about to take its buffers back.
     pub fn run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
-        let Issued { work, ticket } = self.submit(task, dtype, timeout, Mode::Sync)?;
-        let operation = work.operation();
+        let operation = operation_of(&task);
+        let outcome = self.try_run(task, dtype, timeout);
+        outcome.map_err(|error| self.named(error, operation))
+    }
+
+    fn try_run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
         let group = self.group()?;
-        let outcome = group.wait(&work, None);
-        if !work.is_complete() {
-            match operation {
-                Operation::Send | Operation::Recv | Operation::Batch => group.cancel(&work),
-                _ => self.abort(),
+        let operation = operation_of(&task);
+        let bytes = payload_bytes(&task);
+        let nothing = matches!(&task, Task::Batch(parts) if parts.is_empty());
+        let Turn {
+            call,
+            ticket,
+            order,
+            collecting,
+        } = self.turn(task, dtype, timeout, Mode::Sync)?;
+        let sequence = call.sequence;
+        // Dropped in the order they are used up: first the order, then what was collected.
+        let mut held = Some((order, collecting));
+        let mut issued = || {
+            if let Some((order, collecting)) = held.take() {
+                drop(order);
+                process().recorder.start(ticket);
+                drop(collecting);
             }
-        }
-        let outcome =
-            outcome.map_err(|error| self.named(error, operation).sequence(work.sequence()));
+        };
+        let outcome = if nothing {
+            Ok(())
+        } else {
+            group.run(call, &mut issued)
+        };
+        issued();
+        self.issued(operation, sequence, bytes);
+        let outcome = outcome.map_err(|error| self.named(error, operation).sequence(sequence));
         self.shared().settle(ticket, operation, &outcome);
         outcome
     }
@@ -95,13 +125,42 @@ impl Communicator {
         mode: Mode,
     ) -> Result<Issued> {
         let group = self.group()?;
+        let (operation, bytes) = (operation_of(&task), payload_bytes(&task));
+        let Turn {
+            call,
+            ticket,
+            order,
+            collecting,
+        } = self.turn(task, dtype, timeout, mode)?;
+        let sequence = call.sequence;
+        let issued = match &call.task {
+            Task::Batch(parts) if parts.is_empty() => Ok(nothing(sequence)),
+            _ => group.issue(call),
+        };
+        drop(order);
+        process().recorder.start(ticket);
+        drop(collecting);
+        self.issued(operation, sequence, bytes);
+        issued.map(|work| Issued { work, ticket }).map_err(|error| {
+            let error = self.named(error, operation).sequence(sequence);
+            let failed = Err(error.clone());
+            self.shared().settle(ticket, operation, &failed);
+            error
+        })
+    }
+
+    /// Checks the call, and gives it its number while the order is held.
+    fn turn(
+        &self,
+        task: Task,
+        dtype: Dtype,
+        timeout: Option<Duration>,
+        mode: Mode,
+    ) -> Result<Turn<'_>> {
         self.checker().task(&task, dtype)?;
         let timeout = self.timeout_for(timeout)?;
-        let (operation, bytes) = (operation_of(&task), payload_bytes(&task));
         let facts = Facts::of(&task, dtype, self.rank());
-        let recorder = &process().recorder;
-
-        // Dropped in the order they are used up: first the order, then what was collected.
+        // Made before the order is taken, so that it is dropped after it.
         let collecting = Collecting::start();
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         self.admit()?;
@@ -110,21 +169,24 @@ impl Communicator {
             Task::PointToPoint(_) | Task::Batch(_) => &self.parts,
         };
         let sequence = counter.fetch_add(1, Ordering::Relaxed) + 1;
+        let recorder = &process().recorder;
         let ticket = recorder.schedule(self.label(), facts, sequence, timeout);
-        let issued = match task {
-            Task::Batch(parts) if parts.is_empty() => Ok(nothing(sequence)),
-            task => group.issue(Call {
-                task,
-                dtype,
-                sequence,
-                timeout,
-                mode,
-            }),
+        let call = Call {
+            task,
+            dtype,
+            sequence,
+            timeout,
+            mode,
         };
-        drop(order);
-        recorder.start(ticket);
-        drop(collecting);
+        Ok(Turn {
+            call,
+            ticket,
+            order,
+            collecting,
+        })
+    }
 
+    fn issued(&self, operation: Operation, sequence: u64, bytes: usize) {
         self.counters().add(operation, bytes);
         tracing::debug!(
             communicator = self.name(),
@@ -133,12 +195,6 @@ impl Communicator {
             bytes,
             "issued"
         );
-        issued.map(|work| Issued { work, ticket }).map_err(|error| {
-            let error = self.named(error, operation).sequence(sequence);
-            let failed = Err(error.clone());
-            self.shared().settle(ticket, operation, &failed);
-            error
-        })
     }
 }
 

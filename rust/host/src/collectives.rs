@@ -27,6 +27,7 @@ use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
 
+use crate::frame::Fingerprint;
 use crate::program::{Limits, Program};
 use builder::Builder;
 
@@ -101,7 +102,7 @@ pub(crate) fn program(
             op,
             root,
         } => {
-            let output = on_root(scene, root.index(), output.as_ref())?.copied();
+            let output = on_root(scene.me, root.index(), output.as_ref())?.copied();
             if let Some(output) = output {
                 same_length(*input, output)?;
             }
@@ -134,7 +135,7 @@ pub(crate) fn program(
             outputs,
             root,
         } => {
-            let outputs = on_root(scene, root.index(), outputs.as_ref())?;
+            let outputs = on_root(scene.me, root.index(), outputs.as_ref())?;
             if let Some(outputs) = outputs {
                 same_length(*input, region_of(outputs, scene.me, size)?)?;
             }
@@ -145,7 +146,7 @@ pub(crate) fn program(
             output,
             root,
         } => {
-            let inputs = on_root(scene, root.index(), inputs.as_ref())?;
+            let inputs = on_root(scene.me, root.index(), inputs.as_ref())?;
             if let Some(inputs) = inputs {
                 same_length(region_of(inputs, scene.me, size)?, *output)?;
             }
@@ -156,7 +157,18 @@ pub(crate) fn program(
     Ok(builder.finish())
 }
 
-fn same_length(given: Region, wanted: Region) -> Result<()> {
+/// What a rank calls, as it is compared with the calls of the others.
+pub(crate) fn fingerprint(collective: &Collective, dtype: Dtype) -> Fingerprint {
+    Fingerprint {
+        operation: collective.operation(),
+        dtype,
+        op: collective.reduce_op().map(Fingerprint::op),
+        root: collective.root(),
+        bytes: collective.common_bytes().map(|bytes| bytes as u64),
+    }
+}
+
+pub(crate) fn same_length(given: Region, wanted: Region) -> Result<()> {
     if given.bytes == wanted.bytes {
         return Ok(());
     }
@@ -169,7 +181,7 @@ fn same_length(given: Region, wanted: Region) -> Result<()> {
 }
 
 /// The region of `rank`, after a look at how many there are.
-fn region_of(regions: &Regions, rank: usize, size: usize) -> Result<Region> {
+pub(crate) fn region_of(regions: &Regions, rank: usize, size: usize) -> Result<Region> {
     let fits = match regions {
         Regions::Equal { whole, each } => whole.bytes == each * size,
         Regions::List(list) => list.len() == size,
@@ -185,9 +197,9 @@ fn region_of(regions: &Regions, rank: usize, size: usize) -> Result<Region> {
 }
 
 /// What the root alone has; elsewhere nothing, whatever was passed.
-fn on_root<'a, T>(scene: Scene<'_>, root: usize, given: Option<&'a T>) -> Result<Option<&'a T>> {
+pub(crate) fn on_root<T>(me: usize, root: usize, given: Option<&T>) -> Result<Option<&T>> {
     match given {
-        _ if scene.me != root => Ok(None),
+        _ if me != root => Ok(None),
         Some(given) => Ok(Some(given)),
         None => Err(Error::new(
             ErrorKind::InvalidArgument,

@@ -15,10 +15,14 @@ use ferrocomm_core::reduction::Input;
 use ferrocomm_core::work::Work;
 
 use crate::collectives;
-use crate::endpoint::Endpoint;
+use crate::bell::Bell;
+use crate::endpoint::{Endpoint, Watch};
 use crate::frame::{Fingerprint, Header};
+use crate::gathering::Offer;
 use crate::link::{Link, client_bytes, client_bytes_mut};
-use crate::membership::{Address, Membership, Payload, Standing};
+use crate::meeting::{self, Meeting};
+use crate::membership::{Address, Membership, Payload, Seating, Standing};
+use crate::seat::Seat;
 use crate::program::{Limits, Operand, Place, Program, Step};
 use crate::slab::{Key, Slab};
 
@@ -62,6 +66,12 @@ pub(crate) struct Recv {
 }
 
 pub(crate) enum Course {
+    /// a collective whose communicator has no shared memory yet
+    Undecided {
+        collective: Collective,
+        dtype: Dtype,
+    },
+    Meeting(Box<Meeting>),
     Program {
         program: Program,
         at: usize,
@@ -103,10 +113,20 @@ pub(crate) struct Core {
     pub(crate) asynchronous: usize,
     pub(crate) next_deadline: Option<Instant>,
     pub(crate) probed: Option<Instant>,
+    pub(crate) bell: Arc<Bell>,
+    /// collectives at the head of their queues that run in shared memory, or wait for some
+    pub(crate) meetings: Vec<Key>,
+    /// arenas of communicators this rank has not made, or not used, yet
+    pub(crate) offers: HashMap<CommId, Offer>,
+    /// communicators whose end waits for the other ranks
+    pub(crate) closing: Vec<CommId>,
+    /// where this process has announced that it sleeps
+    pub(crate) lying: Vec<Arc<Seat>>,
+    pub(crate) watches: Vec<Watch>,
 }
 
 impl Core {
-    pub(crate) fn new(endpoint: Endpoint) -> Self {
+    pub(crate) fn new(endpoint: Endpoint, bell: Arc<Bell>) -> Self {
         Self {
             endpoint,
             links: Slab::new(),
@@ -122,6 +142,12 @@ impl Core {
             asynchronous: 0,
             next_deadline: None,
             probed: None,
+            bell,
+            meetings: Vec::new(),
+            offers: HashMap::new(),
+            closing: Vec::new(),
+            lying: Vec::new(),
+            watches: Vec::new(),
         }
     }
 
@@ -139,9 +165,17 @@ impl Core {
             mode,
         } = call;
         match task {
+            Task::Collective(collective) if !matches!(group.seating, Seating::Links) => {
+                meeting::check(&collective, dtype, rank.index(), size)?;
+                let work = Arc::new(Work::new(collective.operation(), sequence));
+                let body = Course::Undecided { collective, dtype };
+                let op = self.add_op(&work, comm, sequence, timeout, mode, body);
+                self.enqueue(comm, op, sequence);
+                Ok(work)
+            }
             Task::Collective(collective) => {
                 let program = collectives::program(&collective, dtype, rank, size, &LIMITS)?;
-                let fingerprint = fingerprint(&collective, dtype);
+                let fingerprint = collectives::fingerprint(&collective, dtype);
                 let work = Arc::new(Work::new(collective.operation(), sequence));
                 let scratch = vec![0; program.scratch];
                 let body = Course::Program {
@@ -203,7 +237,53 @@ impl Core {
         }
     }
 
-    fn add_op(
+    /// Queues a collective behind those before it, and starts it when it is the first.
+    fn enqueue(&mut self, comm: CommId, op: Key, sequence: u64) {
+        let Some(group) = self.groups.get_mut(&comm) else {
+            return;
+        };
+        group.note_number(sequence);
+        group.queue.push_back(op);
+        group.place.set_queued(group.queue.len());
+        if group.queue.len() == 1 {
+            self.start(op);
+        }
+    }
+
+    /// Turns a collective that has no shared memory to run in into messages.
+    pub(crate) fn start_program(
+        &mut self,
+        key: Key,
+        collective: &Collective,
+        dtype: Dtype,
+    ) -> Result<()> {
+        let Some((comm, sequence)) = self.ops.get(key).map(|op| (op.comm, op.sequence)) else {
+            return Ok(());
+        };
+        let group = self.open_group(comm)?;
+        let program =
+            collectives::program(collective, dtype, group.rank, group.members.len(), &LIMITS)?;
+        let fingerprint = collectives::fingerprint(collective, dtype);
+        if let Some(error) = group.note_issued(sequence, fingerprint) {
+            return Err(error);
+        }
+        for (rank, asked) in group.take_queries(sequence) {
+            self.answer(comm, rank, asked);
+        }
+        if let Some(op) = self.ops.get_mut(key) {
+            let scratch = vec![0; program.scratch];
+            op.body = Course::Program {
+                program,
+                at: 0,
+                scratch,
+                fingerprint,
+            };
+            self.ready.push_back(key);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_op(
         &mut self,
         work: &Arc<Work>,
         comm: CommId,
@@ -266,7 +346,7 @@ impl Core {
     }
 
     /// The clock of an operation runs from its start.
-    fn set_deadline(&mut self, op: Key) {
+    pub(crate) fn set_deadline(&mut self, op: Key) {
         if let Some(op) = self.ops.get_mut(op) {
             let deadline = Instant::now().checked_add(op.timeout);
             op.deadline = deadline;
@@ -288,7 +368,12 @@ impl Core {
     /// Takes every operation that can go on as far as it goes.
     pub(crate) fn run_ready(&mut self) {
         while let Some(op) = self.ready.pop_front() {
-            self.advance(op);
+            match self.ops.get(op).map(|op| &op.body) {
+                Some(Course::Undecided { .. }) => self.decide(op),
+                Some(Course::Meeting(_)) => drop(self.advance_meeting(op)),
+                Some(Course::Program { .. } | Course::Points) => self.advance(op),
+                None => {}
+            }
         }
     }
 
@@ -452,6 +537,8 @@ impl Core {
         }
         let was_first = group.queue.front() == Some(&key);
         group.queue.retain(|queued| *queued != key);
+        group.place.set_queued(group.queue.len());
+        self.meetings.retain(|waiting| *waiting != key);
         if was_first && let Some(next) = group.queue.front().copied() {
             self.set_deadline(next);
             self.ready.push_back(next);
@@ -466,15 +553,5 @@ fn place(place: Place, scratch: usize) -> Region {
             address: scratch + offset,
             bytes,
         },
-    }
-}
-
-fn fingerprint(collective: &Collective, dtype: Dtype) -> Fingerprint {
-    Fingerprint {
-        operation: collective.operation(),
-        dtype,
-        op: collective.reduce_op().map(Fingerprint::op),
-        root: collective.root(),
-        bytes: collective.common_bytes().map(|bytes| bytes as u64),
     }
 }

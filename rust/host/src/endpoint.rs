@@ -10,18 +10,23 @@ use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
-use ferrocomm_core::ids::ProcessId;
+use ferrocomm_core::ids::{CommId, ProcessId};
 
 use crate::address;
+use crate::arena::Arena;
 use crate::bootstrap::Member;
 use crate::budget::Budget;
+use crate::gathering::Offer;
 use crate::stream::shm::{RING_BYTES, ShmStream};
 use crate::stream::tcp::{self, TcpLink};
-use crate::stream::{Stream, StreamKind, receive_with_fd};
+use crate::stream::{Stream, StreamKind, receive_with_fd, send_with_fd};
 
-const MAGIC: &[u8; 8] = b"FERROCM1";
-/// magic, the dialler's process, the listener's nonce
-const GREETING: usize = 8 + 16 + 16;
+/// What a connection is for: to carry frames, to hand over an arena, only to see who listens.
+const LINK: &[u8; 8] = b"FERROCM2";
+const ARENA: &[u8; 8] = b"FERROCA2";
+const WATCH: &[u8; 8] = b"FERROCW2";
+/// purpose, the dialler's process, the listener's nonce, the communicator (0: none)
+const GREETING: usize = 8 + 16 + 16 + 8;
 /// Half-open connections that are kept, and for how long.
 const STRANGERS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,9 +56,48 @@ impl TransportChoice {
 }
 
 /// A connection somebody has dialled and greeted on.
-pub(crate) struct Arrival {
+pub(crate) enum Arrival {
+    Link {
+        process: ProcessId,
+        stream: Box<dyn Stream>,
+    },
+    Arena {
+        comm: CommId,
+        offer: Offer,
+    },
+    /// closed again
+    Watch,
+}
+
+/// What tells when another process ends.
+pub(crate) struct Watch {
     pub(crate) process: ProcessId,
-    pub(crate) stream: Box<dyn Stream>,
+    pidfd: OwnedFd,
+}
+
+/// How a process can be watched.
+pub(crate) enum Watched {
+    By(Watch),
+    /// it is this very process
+    Own,
+    /// it has no number here
+    NotByPid,
+}
+
+impl Watch {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut entry = libc::pollfd {
+            fd: self.pidfd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: `entry` is one entry and lives for the call, which does not wait.
+        unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
+    }
 }
 
 enum Socket {
@@ -137,14 +181,75 @@ impl Endpoint {
 
     /// Connects to `member` and greets it. Does not wait for it.
     pub(crate) fn dial(&self, member: &Member) -> Result<Box<dyn Stream>> {
-        let mut greeting = [0; GREETING];
-        greeting[..8].copy_from_slice(MAGIC);
-        greeting[8..24].copy_from_slice(&self.me.process.0);
-        greeting[24..].copy_from_slice(&member.nonce);
+        let greeting = self.greeting(LINK, member, CommId(0));
         match self.kind_for(member) {
             StreamKind::Shm => self.dial_unix(member, &greeting),
             StreamKind::Tcp => dial_tcp(member, &greeting),
         }
+    }
+
+    fn greeting(&self, purpose: &[u8; 8], member: &Member, comm: CommId) -> [u8; GREETING] {
+        let mut greeting = [0; GREETING];
+        greeting[..8].copy_from_slice(purpose);
+        greeting[8..24].copy_from_slice(&self.me.process.0);
+        greeting[24..40].copy_from_slice(&member.nonce);
+        greeting[40..].copy_from_slice(&comm.0.to_le_bytes());
+        greeting
+    }
+
+    /// Makes the arena of `ranks` ranks.
+    ///
+    /// # Errors
+    /// `Resources` when memory runs short.
+    pub(crate) fn make_arena(&self, ranks: usize) -> Result<(Arena, OwnedFd)> {
+        Arena::create(ranks, &self.budget)
+    }
+
+    /// Hands the arena of `comm` to `member`, or word that there is none. Does not wait for it.
+    ///
+    /// # Errors
+    /// `PeerLost` when it does not listen any more.
+    pub(crate) fn hand_arena(
+        &self,
+        member: &Member,
+        comm: CommId,
+        fd: Option<&OwnedFd>,
+    ) -> Result<()> {
+        let greeting = self.greeting(ARENA, member, comm);
+        let socket = connect_unix(member)?;
+        match fd {
+            Some(fd) => send_with_fd(&socket, &greeting, fd),
+            None => (&socket).write_all(&greeting),
+        }
+        .map_err(failed("shared memory could not be handed over"))
+    }
+
+    /// Begins to watch the process of `member`, which is on this machine.
+    ///
+    /// # Errors
+    /// `PeerLost` when it does not listen any more.
+    pub(crate) fn watch(&self, member: &Member) -> Result<Watched> {
+        let mut socket = connect_unix(member)?;
+        let pid = credentials(&socket).map_or(0, |peer| peer.pid);
+        if u32::try_from(pid) == Ok(std::process::id()) {
+            return Ok(Watched::Own);
+        }
+        // SAFETY: plain numbers; the kernel gives a new descriptor or an error.
+        let fd = match pid {
+            0 => -1,
+            pid => unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) },
+        };
+        let greeting = self.greeting(WATCH, member, CommId(0));
+        // It is the right process if it listens still, now that the descriptor is there.
+        socket.write_all(&greeting).map_err(lost)?;
+        let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
+            return Ok(Watched::NotByPid);
+        };
+        Ok(Watched::By(Watch {
+            process: member.process,
+            // SAFETY: the kernel just gave us this descriptor and nobody else owns it.
+            pidfd: unsafe { OwnedFd::from_raw_fd(fd) },
+        }))
     }
 
     fn dial_unix(&self, member: &Member, greeting: &[u8]) -> Result<Box<dyn Stream>> {
@@ -155,17 +260,7 @@ impl Endpoint {
             )
             .remedy("set FERROCOMM_HOST_TRANSPORT=auto for ranks on several machines"));
         }
-        let lost = |error| {
-            Error::new(
-                ErrorKind::PeerLost,
-                "a peer on this machine cannot be reached; it has ended or never listened",
-            )
-            .got(error)
-            .remedy("look at what the named rank printed before it ended")
-        };
-        let socket = UnixAddress::from_abstract_name(member.unix.as_bytes())
-            .and_then(|address| UnixStream::connect_addr(&address))
-            .map_err(lost)?;
+        let socket = connect_unix(member)?;
         socket
             .set_nonblocking(true)
             .map_err(failed("cannot set up a local socket"))?;
@@ -254,11 +349,29 @@ impl Stranger {
 
     fn admit(self, nonce: &[u8; 16]) -> Result<Arrival> {
         let stranger = |what| Err(Error::new(ErrorKind::Transport, what));
-        if &self.bytes[..8] != MAGIC || &self.bytes[24..] != nonce {
+        let (purpose, rest) = self.bytes.split_at(8);
+        let (process, rest) = rest.split_at(16);
+        let (theirs, comm) = rest.split_at(16);
+        if theirs != nonce {
             return stranger("a stranger dialled: it does not know this job's secret");
         }
-        let mut process = [0; 16];
-        process.copy_from_slice(&self.bytes[8..24]);
+        let process = ProcessId(process.try_into().unwrap_or_default());
+        let comm = CommId(u64::from_le_bytes(comm.try_into().unwrap_or_default()));
+        match (purpose, &self.socket) {
+            (purpose, _) if purpose == LINK => {}
+            (purpose, Socket::Unix(..)) if purpose == WATCH => return Ok(Arrival::Watch),
+            (purpose, Socket::Unix(..)) if purpose == ARENA => {
+                let Socket::Unix(_, memory) = self.socket else {
+                    return stranger("an arena came through no local socket");
+                };
+                let from = process;
+                return Ok(Arrival::Arena {
+                    comm,
+                    offer: Offer { from, memory },
+                });
+            }
+            _ => return stranger("a stranger dialled: it speaks another language"),
+        }
         let stream: Box<dyn Stream> = match self.socket {
             Socket::Unix(socket, Some(fd)) => Box::new(ShmStream::accept(socket, &fd)?),
             Socket::Unix(_, None) => {
@@ -268,11 +381,24 @@ impl Stranger {
                 Box::new(TcpLink::new(socket).map_err(failed("cannot set up a connection"))?)
             }
         };
-        Ok(Arrival {
-            process: ProcessId(process),
-            stream,
-        })
+        Ok(Arrival::Link { process, stream })
     }
+}
+
+fn lost(error: io::Error) -> Error {
+    Error::new(
+        ErrorKind::PeerLost,
+        "a peer on this machine cannot be reached; it has ended or never listened",
+    )
+    .got(error)
+    .remedy("look at what the named rank printed before it ended")
+}
+
+/// A connection to the local socket of `member`; nobody has to accept it yet.
+fn connect_unix(member: &Member) -> Result<UnixStream> {
+    UnixAddress::from_abstract_name(member.unix.as_bytes())
+        .and_then(|address| UnixStream::connect_addr(&address))
+        .map_err(lost)
 }
 
 fn dial_tcp(member: &Member, greeting: &[u8]) -> Result<Box<dyn Stream>> {
@@ -316,6 +442,13 @@ fn unspecified_like(address: IpAddr) -> IpAddr {
 }
 
 fn same_user(socket: &UnixStream) -> bool {
+    // SAFETY: takes no argument and cannot fail.
+    let own = unsafe { libc::geteuid() };
+    credentials(socket).is_some_and(|peer| peer.uid == own || peer.uid == 0)
+}
+
+/// Who is at the other end, as it was when it began to listen or dialled.
+fn credentials(socket: &UnixStream) -> Option<libc::ucred> {
     let mut peer = libc::ucred {
         pid: 0,
         uid: 0,
@@ -332,37 +465,5 @@ fn same_user(socket: &UnixStream) -> bool {
             &raw mut size,
         )
     };
-    // SAFETY: takes no argument and cannot fail.
-    let own = unsafe { libc::geteuid() };
-    outcome == 0 && (peer.uid == own || peer.uid == 0)
-}
-
-/// A counter that makes a poll return when another thread writes to it.
-pub(crate) struct Bell(File);
-
-impl Bell {
-    pub(crate) fn new() -> Result<Self> {
-        // SAFETY: takes plain numbers.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(failed("cannot make an event counter")(
-                io::Error::last_os_error(),
-            ));
-        }
-        // SAFETY: the kernel just gave us this descriptor and nobody else owns it.
-        Ok(Self(unsafe { File::from_raw_fd(fd) }))
-    }
-
-    pub(crate) fn ring(&self) {
-        // A full counter is as good as a rung bell.
-        let _ = (&self.0).write(&1_u64.to_ne_bytes());
-    }
-
-    pub(crate) fn silence(&self) {
-        let _ = (&self.0).read(&mut [0; 8]);
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
+    (outcome == 0).then_some(peer)
 }

@@ -1,9 +1,9 @@
 //! The engine's face: one per process, and the groups it makes.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ferrocomm_core::call::Call;
+use ferrocomm_core::call::{Call, Collective, Task};
 use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
@@ -17,11 +17,16 @@ use ferrocomm_core::work::Work;
 use crate::address;
 use crate::bootstrap::{JoinRequest, Member, join};
 use crate::endpoint::{Endpoint, TransportChoice};
+use crate::gathering::new_place;
+use crate::meeting::{self, Meeting, Stepped};
 use crate::membership::{Membership, Standing};
+use crate::seat::{Place, Seat, Turn};
 use crate::progress::{Progress, done};
 
 /// How long a waiting thread spins where every rank has a core.
 const SPIN: Duration = Duration::from_micros(30);
+/// Looks at the peers' flags between two looks at the clock.
+const LOOKS: u32 = 64;
 /// How long the end of a communicator waits for control messages to leave.
 const FLUSH: Duration = Duration::from_secs(1);
 /// How long the end of a communicator waits for peers to agree about what they were sent last. A peer
@@ -137,6 +142,7 @@ struct HostGroup {
     name: Arc<str>,
     rank: GroupRank,
     members: Arc<Vec<Member>>,
+    place: Arc<Place>,
 }
 
 impl HostGroup {
@@ -147,6 +153,7 @@ impl HostGroup {
         rank: GroupRank,
         members: Arc<Vec<Member>>,
     ) -> Self {
+        let place = new_place();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         progress.with(|core| {
             let local = core.endpoint.me.machine;
@@ -159,7 +166,9 @@ impl HostGroup {
             } else {
                 Duration::ZERO
             });
-            let membership = Membership::new(name.clone(), rank, members.clone());
+            let seating = core.seating_for(&members);
+            let membership =
+                Membership::new(name.clone(), rank, members.clone(), seating, place.clone());
             core.groups.insert(comm, membership);
             core.adopt(comm);
         });
@@ -169,6 +178,7 @@ impl HostGroup {
             name,
             rank,
             members,
+            place,
         }
     }
 
@@ -204,6 +214,8 @@ impl HostGroup {
                     core.answer(self.comm, rank, sequence);
                 }
             }
+            core.closing.retain(|comm| *comm != self.comm);
+            core.offers.remove(&self.comm);
             let group = core.groups.remove(&self.comm)?;
             if core.closed.len() == CLOSED {
                 core.closed.pop_front();
@@ -214,6 +226,63 @@ impl HostGroup {
                 Standing::Failed(_) | Standing::Open => None,
             }
         })
+    }
+
+    /// A collective without the engine's lock, for as long as a wait is worth a spin.
+    fn meet_now(
+        &self,
+        seat: &Seat,
+        mut turn: Turn<'_>,
+        collective: Collective,
+        dtype: Dtype,
+        sequence: u64,
+        timeout: Duration,
+        issued: &mut dyn FnMut(),
+    ) -> Result<()> {
+        meeting::check(&collective, dtype, seat.me(), seat.arena().ranks())?;
+        let operation = collective.operation();
+        let mut meeting = Meeting::new(collective, dtype, seat.arena(), seat.me())?;
+        issued();
+        if self.spin(seat, &mut meeting, &mut turn) {
+            drop(turn);
+            if self.place.queued() > 0 {
+                self.progress.with(|core| core.kick(self.comm));
+            }
+            return Ok(());
+        }
+        let work = Arc::new(Work::new(operation, sequence));
+        self.progress
+            .with(|core| core.take_over(self.comm, meeting, &work, timeout, turn));
+        self.wait_out(&work)
+    }
+
+    /// Whether the meeting is over before spinning makes no sense any more.
+    fn spin(&self, seat: &Seat, meeting: &mut Meeting, turn: &mut Turn<'_>) -> bool {
+        let spin = self.progress.spin();
+        let mut since = None;
+        let mut looks = 0_u32;
+        loop {
+            match seat.step(meeting, turn) {
+                Stepped::Done => return true,
+                Stepped::Waiting(true) => {
+                    since = None;
+                    looks = 0;
+                }
+                Stepped::Waiting(false) => {
+                    looks += 1;
+                    // Reading the clock takes as long as many looks.
+                    if looks % LOOKS == 0 {
+                        let since = since.get_or_insert_with(Instant::now);
+                        if since.elapsed() >= spin {
+                            return false;
+                        }
+                    }
+                    std::hint::spin_loop();
+                }
+                // The engine finds the same, and fails the communicator for it.
+                Stepped::Differs { .. } | Stepped::Failed(_) => return false,
+            }
+        }
     }
 
     fn idle(&self) -> bool {
@@ -244,6 +313,23 @@ impl Group for HostGroup {
     fn issue(&self, call: Call) -> Result<Arc<Work>> {
         self.same_process()?;
         self.progress.with(|core| core.issue(self.comm, call))
+    }
+
+    fn run(&self, call: Call, issued: &mut dyn FnMut()) -> Result<()> {
+        self.same_process()?;
+        if let (Some(seat), Task::Collective(_)) = (self.place.seat(), &call.task)
+            && !seat.arena().is_failed()
+            && let Some(turn) = seat.try_turn()
+            // What was queued before has its turn first.
+            && self.place.queued() == 0
+            && let Task::Collective(collective) = call.task
+        {
+            let Call { dtype, sequence, timeout, .. } = call;
+            return self.meet_now(seat, turn, collective, dtype, sequence, timeout, issued);
+        }
+        let work = self.issue(call)?;
+        issued();
+        self.wait_out(&work)
     }
 
     fn wait(&self, work: &Arc<Work>, limit: Option<Duration>) -> Result<()> {
@@ -320,8 +406,14 @@ impl Group for HostGroup {
         self.same_process()?;
         let waited = self.progress.wait_until(|| self.idle(), Some(timeout));
         // A collective that a peer has called differently may be over here: hear of it before closing.
-        self.progress.with(|core| core.ask(self.comm));
-        let agreed = || self.progress.with(|core| core.agreed(self.comm));
+        self.progress.with(|core| {
+            core.ask(self.comm);
+            core.closing.push(self.comm);
+        });
+        let agreed = || {
+            self.progress
+                .with(|core| core.agreed(self.comm) && core.met(self.comm))
+        };
         if self.progress.wait_until(agreed, Some(VERDICT)).is_err() {
             tracing::debug!(communicator = %self.name, "closed before every peer had come as far");
         }

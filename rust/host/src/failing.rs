@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use ferrocomm_core::call::Source;
 use ferrocomm_core::error::{Error, ErrorKind};
-use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
+use ferrocomm_core::ids::{CommId, ProcessId};
 use ferrocomm_core::work::Work;
 
 use crate::core::{Core, Course, Transfer};
 use crate::frame::{Header, Kind, encode_failure};
 use crate::link::LinkState;
-use crate::membership::{Membership, Standing};
+use crate::membership::{Membership, Seating, Standing};
 use crate::slab::Key;
 
 impl Core {
@@ -74,6 +74,9 @@ impl Core {
         };
         let members = group.members.clone();
         let payload = encode_failure(error, group.rank);
+        if let Some(seat) = group.seat() {
+            seat.tell(&payload);
+        }
         let mut header = Header::control(Kind::Failure, comm);
         header.payload = u32::try_from(payload.len()).unwrap_or(0);
         let own = self.endpoint.me.process;
@@ -113,8 +116,9 @@ impl Core {
 
     /// Fails an operation whose time is over: a point-to-point alone, a collective with its group.
     pub(crate) fn time_out(&mut self, key: Key, limit: Option<Duration>) {
+        let mut missing = self.missing(key);
         let Some(op) = self.ops.get(key) else { return };
-        let mut missing: Vec<GroupRank> = op
+        missing.extend(op
             .transfers
             .iter()
             .filter_map(|transfer| match transfer {
@@ -123,8 +127,7 @@ impl Core {
                     Source::Any => None,
                 },
                 Transfer::Send(_) | Transfer::Done => None,
-            })
-            .collect();
+            }));
         missing.sort_unstable();
         missing.dedup();
         let limit = limit.unwrap_or(op.timeout);
@@ -139,7 +142,9 @@ impl Core {
             .remedy("look at what the named ranks do, or raise the time-out");
         let comm = op.comm;
         match op.body {
-            Course::Program { .. } => self.fail(comm, error),
+            Course::Undecided { .. } | Course::Meeting(_) | Course::Program { .. } => {
+                self.fail(comm, error)
+            }
             Course::Points => self.fail_alone(key, error),
         }
     }
@@ -167,7 +172,7 @@ impl Core {
     pub(crate) fn is_collective(&self, key: Key) -> bool {
         self.ops
             .get(key)
-            .is_some_and(|op| matches!(op.body, Course::Program { .. }))
+            .is_some_and(|op| !matches!(op.body, Course::Points))
     }
 
     /// Whether every other rank of the group is known to be gone.
@@ -189,6 +194,7 @@ impl Core {
     /// Communicators that wait for `process` and cannot go on without it.
     pub(crate) fn fail_those_waiting_for(&mut self, process: ProcessId, error: &Error) {
         let mut victims = Vec::new();
+        let mut meeting = Vec::new();
         for (comm, group) in &self.groups {
             let Some(rank) = group.rank_of(process) else {
                 continue;
@@ -208,6 +214,13 @@ impl Core {
                 .any(|(_, send)| send.comm == *comm && send.to == rank);
             if waits || sends {
                 victims.push((*comm, rank));
+            } else if group.seat().is_some() || matches!(group.seating, Seating::Wanted) {
+                meeting.push((*comm, rank));
+            }
+        }
+        for (comm, rank) in meeting {
+            if self.meets_without(comm, rank) {
+                victims.push((comm, rank));
             }
         }
         for (comm, rank) in victims {

@@ -3,6 +3,8 @@
 //! Must not know torch, Python, the C ABI or CUDA.
 
 mod address;
+mod arena;
+mod bell;
 mod bootstrap;
 mod budget;
 mod collectives;
@@ -11,14 +13,18 @@ mod endpoint;
 mod engine;
 mod failing;
 mod frame;
+mod gathering;
 mod link;
+mod meeting;
 mod membership;
 mod memory;
 mod messages;
+mod print;
 mod program;
 mod progress;
 #[cfg(test)]
 mod random;
+mod seat;
 mod slab;
 mod stream;
 mod traffic;

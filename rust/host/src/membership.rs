@@ -10,6 +10,8 @@ use ferrocomm_core::ids::{GroupRank, ProcessId};
 
 use crate::bootstrap::Member;
 use crate::frame::{Fingerprint, Header, as_received, listens};
+use crate::print::Print;
+use crate::seat::{Place, Seat};
 use crate::slab::Key;
 
 /// So many fingerprints are remembered for messages that come late.
@@ -64,12 +66,25 @@ pub(crate) enum Standing {
     Failed(Error),
 }
 
+/// How its collectives run.
+pub(crate) enum Seating {
+    /// as messages over links
+    Links,
+    /// in shared memory, once there is some
+    Wanted,
+    /// in shared memory
+    Seated(Arc<Seat>),
+}
+
 /// One communicator.
 pub(crate) struct Membership {
     pub(crate) name: Arc<str>,
     pub(crate) rank: GroupRank,
     pub(crate) members: Arc<Vec<Member>>,
     pub(crate) standing: Standing,
+    pub(crate) seating: Seating,
+    /// where the communicator's handle finds the seat
+    pub(crate) place: Arc<Place>,
     /// whether the cause of failure has reached the client
     pub(crate) reported: bool,
     pub(crate) posted: Vec<Posted>,
@@ -81,10 +96,18 @@ pub(crate) struct Membership {
     unheard: Vec<u64>,
     /// ranks that ask whether a collective this rank has not issued yet will fit
     queries: Vec<(GroupRank, u64)>,
+    /// number of the last collective that was issued here
+    collectives: u64,
 }
 
 impl Membership {
-    pub(crate) fn new(name: Arc<str>, rank: GroupRank, members: Arc<Vec<Member>>) -> Self {
+    pub(crate) fn new(
+        name: Arc<str>,
+        rank: GroupRank,
+        members: Arc<Vec<Member>>,
+        seating: Seating,
+        place: Arc<Place>,
+    ) -> Self {
         let unheard = vec![0; members.len()];
         Self {
             unheard,
@@ -93,6 +116,9 @@ impl Membership {
             rank,
             members,
             standing: Standing::Open,
+            seating,
+            place,
+            collectives: 0,
             reported: false,
             posted: Vec::new(),
             unexpected: VecDeque::new(),
@@ -121,6 +147,37 @@ impl Membership {
             .iter()
             .find(|early| early.header.sequence == sequence && early.header.fingerprint != ours)
             .map(|early| self.mismatch(sequence, ours, early.header.fingerprint, early.from))
+    }
+
+    /// The seat, where collectives run in shared memory.
+    pub(crate) fn seat(&self) -> Option<&Arc<Seat>> {
+        match &self.seating {
+            Seating::Seated(seat) => Some(seat),
+            Seating::Links | Seating::Wanted => None,
+        }
+    }
+
+    /// Takes note that collective `sequence` is issued here.
+    pub(crate) fn note_number(&mut self, sequence: u64) {
+        self.collectives = self.collectives.max(sequence);
+    }
+
+    /// Number of the last collective that was issued here.
+    pub(crate) fn collectives(&self) -> u64 {
+        self.collectives
+    }
+
+    /// The error of a rank that called something else than this one.
+    pub(crate) fn differs(&self, sequence: u64, from: usize, ours: Print, theirs: Print) -> Error {
+        let from = GroupRank::new(u32::try_from(from).unwrap_or(u32::MAX));
+        match (ours.fingerprint(), theirs.fingerprint()) {
+            (Some(ours), Some(theirs)) => self.mismatch(sequence, ours, theirs, from),
+            _ => Error::new(
+                ErrorKind::Transport,
+                "the shared memory of a communicator holds no call",
+            )
+            .peers([from]),
+        }
     }
 
     /// A message of collective `sequence` (0: point-to-point, which asks for no agreement) goes to

@@ -92,6 +92,15 @@ impl Memory {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
     }
 
+    /// The address of `len` bytes at `offset`, all of them inside the mapping and valid as long as
+    /// it. Peers may read and write them at any time that the users of the memory agree on.
+    ///
+    /// # Panics
+    /// When they lie outside.
+    pub(crate) fn pointer(&self, offset: usize, len: usize) -> *mut u8 {
+        self.at(offset, len).as_ptr()
+    }
+
     /// The word at `offset`, a multiple of 8.
     ///
     /// # Panics

@@ -16,7 +16,8 @@ use ferrocomm_core::interrupt;
 use ferrocomm_core::work::Work;
 
 use crate::core::Core;
-use crate::endpoint::{Bell, Endpoint};
+use crate::bell::Bell;
+use crate::endpoint::Endpoint;
 
 /// Longest sleep: interrupts and deadlines are looked at this often.
 const NAP: Duration = interrupt::INTERVAL;
@@ -39,7 +40,7 @@ struct Turn {
 pub(crate) struct Progress {
     pid: u32,
     core: Mutex<Core>,
-    bell: Bell,
+    bell: Arc<Bell>,
     asleep: AtomicBool,
     waiters: AtomicUsize,
     asynchronous: AtomicUsize,
@@ -51,10 +52,11 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new(endpoint: Endpoint) -> Result<Arc<Self>> {
+        let bell = Arc::new(Bell::new(&endpoint.me.unix)?);
         Ok(Arc::new(Self {
             pid: std::process::id(),
-            core: Mutex::new(Core::new(endpoint)),
-            bell: Bell::new()?,
+            core: Mutex::new(Core::new(endpoint, bell.clone())),
+            bell,
             asleep: AtomicBool::new(false),
             waiters: AtomicUsize::new(0),
             asynchronous: AtomicUsize::new(0),
@@ -73,6 +75,11 @@ impl Progress {
     pub(crate) fn set_spin(&self, spin: Duration) {
         let nanos = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
         self.spin_nanos.store(nanos, Ordering::Relaxed);
+    }
+
+    /// How long a waiting thread spins before it sleeps.
+    pub(crate) fn spin(&self) -> Duration {
+        Duration::from_nanos(self.spin_nanos.load(Ordering::Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
@@ -221,7 +228,7 @@ impl Progress {
     }
 
     fn drive(self: &Arc<Self>, done: &impl Fn() -> bool, limit: Option<Duration>) -> Result<()> {
-        let spin = Duration::from_nanos(self.spin_nanos.load(Ordering::Relaxed));
+        let spin = self.spin();
         let start = Instant::now();
         let mut quiet_since = start;
         let mut asked = start;
@@ -298,6 +305,8 @@ impl Progress {
         self.asleep.store(false, Ordering::SeqCst);
         self.bell.silence();
         let mut core = self.lock();
+        core.get_up();
+        core.look_at_watches();
         for (key, _) in links(&core) {
             if let Some(link) = core.links.get_mut(key) {
                 for channel in &mut link.channels {
@@ -311,6 +320,7 @@ impl Progress {
             core.probed = Some(now);
             core.probe();
         }
+        core.watch_missing(now);
         core.check_deadlines(now);
         core.run_ready();
         self.release(core);
@@ -371,7 +381,7 @@ fn prepare(
             }
         }
     }
-    if busy {
+    if busy || !core.lie_down() {
         for (key, index) in announced {
             if let Some(channel) = core
                 .links
@@ -394,6 +404,11 @@ fn prepare(
             .fds()
             .iter()
             .map(|fd| entry(fd.as_raw_fd(), libc::POLLIN)),
+    );
+    fds.extend(
+        core.watches
+            .iter()
+            .map(|watch| entry(watch.fd().as_raw_fd(), libc::POLLIN)),
     );
     for (_, link) in core.links.iter() {
         for channel in link.channels.iter().filter(|channel| !channel.ended) {

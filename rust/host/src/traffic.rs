@@ -45,7 +45,7 @@ impl Core {
         Ok(key)
     }
 
-    fn link_of(&mut self, process: ProcessId) -> Key {
+    pub(crate) fn link_of(&mut self, process: ProcessId) -> Key {
         if let Some(key) = self.by_process.get(&process) {
             return *key;
         }
@@ -56,7 +56,7 @@ impl Core {
 
     /// One round over everything that may have moved; whether anything had.
     pub(crate) fn poll(&mut self) -> bool {
-        let mut moved = false;
+        let mut moved = self.step_meetings();
         for index in 0..self.links.places() {
             let Some(key) = self.links.key_at(index) else {
                 continue;
@@ -73,12 +73,19 @@ impl Core {
 
     /// Takes in connections that others have dialled.
     pub(crate) fn accept_arrivals(&mut self) {
-        for Arrival { process, stream } in self.endpoint.arrivals() {
-            let key = self.link_of(process);
-            if let Some(link) = self.links.get_mut(key) {
-                link.add(stream);
+        for arrival in self.endpoint.arrivals() {
+            match arrival {
+                Arrival::Link { process, stream } => {
+                    let key = self.link_of(process);
+                    if let Some(link) = self.links.get_mut(key) {
+                        link.add(stream);
+                    }
+                }
+                Arrival::Arena { comm, offer } => self.offered(comm, offer),
+                Arrival::Watch => {}
             }
         }
+        self.run_ready();
     }
 
     /// Looks whether silent peers still live.
@@ -530,7 +537,7 @@ impl Core {
         }
     }
 
-    fn link_died(&mut self, key: Key, cause: &io::Error) {
+    pub(crate) fn link_died(&mut self, key: Key, cause: &io::Error) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };

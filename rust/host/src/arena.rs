@@ -1,0 +1,329 @@
+//! The shared memory of one communicator whose ranks live on one machine.
+//!
+//! Its collectives run in rounds, numbered from 1 and the same on all ranks. In a round a rank posts
+//! once: an entry with the round's number as its flag, the fingerprint of the call and a few bytes
+//! of payload, and before it, when the payload is larger, a slot. Entries and slots have one writer.
+//! An entry's place is used again four rounds later, a slot's two; whoever posts round `n` must have
+//! seen everybody post round `n - 1`, so nobody still reads what it overwrites.
+//!
+//! A word per 64 ranks says who sleeps. This module must not know collectives or who is woken how.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use ferrocomm_core::error::{Error, ErrorKind, Result};
+
+use crate::budget::Budget;
+use crate::memory::Memory;
+use crate::print::Print;
+
+/// Ranks an arena serves at most; larger groups use links.
+pub(crate) const MAX_RANKS: usize = 256;
+/// Bytes of payload that travel in the cache line of the flag.
+pub(crate) const INLINE: usize = 40;
+
+const MAGIC: u64 = 0x4643_4152_454e_0001;
+
+// Layout: control | entries of rank 0, of rank 1, … | slots of rank 0, of rank 1, …
+const RANKS_WORD: usize = 8;
+const SLOT_WORD: usize = 16;
+const SLEEPERS: usize = 64;
+const FAILED: usize = 128;
+const CAUSE_LENGTH: usize = 136;
+const CAUSE: usize = 4096;
+const CAUSE_BYTES: usize = 12 << 10;
+const ENTRIES: usize = 16 << 10;
+/// An entry takes two cache lines: processors fetch lines in pairs.
+const ENTRY: usize = 128;
+const RING: u64 = 4;
+const WHAT: usize = 8;
+const BYTES: usize = 16;
+const PAYLOAD: usize = 24;
+const FACTOR: usize = 64;
+const PAGE: usize = 4096;
+
+/// Bytes all slots of one half take together: they stay in a second-level cache.
+const SLOTS_TOGETHER: usize = 768 << 10;
+const SMALLEST_SLOT: usize = 16 << 10;
+
+/// Values of the word at `FAILED`.
+const HEALTHY: u32 = 0;
+const BEING_TOLD: u32 = 1;
+const TOLD: u32 = 2;
+
+/// The mapped memory.
+pub(crate) struct Arena {
+    memory: Memory,
+    ranks: usize,
+    slot: usize,
+}
+
+fn slot_for(ranks: usize) -> usize {
+    (SLOTS_TOGETHER / ranks.max(1)).max(SMALLEST_SLOT) / PAGE * PAGE
+}
+
+fn length(ranks: usize, slot: usize) -> usize {
+    (ENTRIES + ranks * ENTRY * RING as usize).next_multiple_of(PAGE) + 2 * ranks * slot
+}
+
+impl Arena {
+    /// Makes the memory for `ranks` ranks, and the descriptor through which the others map it.
+    ///
+    /// # Errors
+    /// `Resources` when memory or descriptors run short.
+    pub(crate) fn create(ranks: usize, budget: &Budget) -> Result<(Self, OwnedFd)> {
+        let slot = slot_for(ranks);
+        let (memory, fd) = Memory::create(length(ranks, slot), budget)?;
+        memory
+            .atomic_u64(RANKS_WORD)
+            .store(ranks as u64, Ordering::Relaxed);
+        memory
+            .atomic_u64(SLOT_WORD)
+            .store(slot as u64, Ordering::Relaxed);
+        memory.atomic_u64(0).store(MAGIC, Ordering::Release);
+        Ok((
+            Self {
+                memory,
+                ranks,
+                slot,
+            },
+            fd,
+        ))
+    }
+
+    /// Maps the memory that the first rank made.
+    ///
+    /// # Errors
+    /// `Transport` when it is not the arena of `ranks` ranks, `Resources` when it cannot be mapped.
+    pub(crate) fn open(fd: &OwnedFd, ranks: usize) -> Result<Self> {
+        let slot = slot_for(ranks);
+        let expected = length(ranks, slot);
+        let memory = Memory::open(fd, expected, expected)?;
+        let word = |offset| memory.atomic_u64(offset).load(Ordering::Acquire);
+        if word(0) != MAGIC || word(RANKS_WORD) != ranks as u64 || word(SLOT_WORD) != slot as u64 {
+            return Err(Error::new(
+                ErrorKind::Transport,
+                "the shared memory of a communicator is another one's",
+            ));
+        }
+        Ok(Self {
+            memory,
+            ranks,
+            slot,
+        })
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Bytes of a slot.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.slot
+    }
+
+    fn entry(&self, rank: usize, round: u64) -> usize {
+        ENTRIES + (rank * RING as usize + (round % RING) as usize) * ENTRY
+    }
+
+    /// Whether `rank` has posted `round`.
+    pub(crate) fn posted(&self, rank: usize, round: u64) -> bool {
+        let flag = self.memory.atomic_u64(self.entry(rank, round));
+        flag.load(Ordering::Acquire) >= round
+    }
+
+    /// What `rank` posted `round` with; only after `posted`.
+    pub(crate) fn print(&self, rank: usize, round: u64) -> Print {
+        let entry = self.entry(rank, round);
+        let word = |offset| {
+            self.memory
+                .atomic_u64(entry + offset)
+                .load(Ordering::Relaxed)
+        };
+        Print {
+            what: word(WHAT),
+            bytes: word(BYTES),
+            factor: word(FACTOR),
+        }
+    }
+
+    /// Posts `round`: what was written to the payload's place before is visible to whoever sees it.
+    pub(crate) fn post(&self, rank: usize, round: u64, print: Print) {
+        let entry = self.entry(rank, round);
+        let store = |offset, value| {
+            self.memory
+                .atomic_u64(entry + offset)
+                .store(value, Ordering::Relaxed);
+        };
+        store(WHAT, print.what);
+        store(BYTES, print.bytes);
+        store(FACTOR, print.factor);
+        self.memory
+            .atomic_u64(entry)
+            .store(round, Ordering::Release);
+    }
+
+    /// Where the payload of `rank` for `round` lies, if it has `bytes` bytes: with the flag when it
+    /// fits there, else in a slot. Valid for `bytes` bytes, aligned to 8 or to a page.
+    ///
+    /// # Panics
+    /// When it is longer than a slot.
+    pub(crate) fn payload(&self, rank: usize, round: u64, bytes: usize) -> *mut u8 {
+        if bytes <= INLINE {
+            return self
+                .memory
+                .pointer(self.entry(rank, round) + PAYLOAD, INLINE);
+        }
+        assert!(bytes <= self.slot, "a payload fits its slot");
+        let slots = (ENTRIES + self.ranks * ENTRY * RING as usize).next_multiple_of(PAGE);
+        let at = slots + (2 * rank + (round % 2) as usize) * self.slot;
+        self.memory.pointer(at, bytes)
+    }
+
+    // ---- sleeping
+
+    fn sleepers(&self, word: usize) -> &AtomicU64 {
+        self.memory.atomic_u64(SLEEPERS + 8 * word)
+    }
+
+    fn words(&self) -> usize {
+        self.ranks.div_ceil(64)
+    }
+
+    /// Announces that `rank` goes to sleep. Whoever posts afterwards sees it, or `rank` sees the
+    /// post when it looks once more.
+    pub(crate) fn lie_down(&self, rank: usize) {
+        self.sleepers(rank / 64)
+            .fetch_or(1 << (rank % 64), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes the announcement back.
+    pub(crate) fn get_up(&self, rank: usize) {
+        self.sleepers(rank / 64)
+            .fetch_and(!(1 << (rank % 64)), Ordering::SeqCst);
+    }
+
+    /// Whether somebody sleeps; called after posting.
+    pub(crate) fn anybody_sleeps(&self) -> bool {
+        fence(Ordering::SeqCst);
+        (0..self.words()).any(|word| self.sleepers(word).load(Ordering::Relaxed) != 0)
+    }
+
+    /// Takes all announcements: the caller wakes these ranks.
+    pub(crate) fn take_sleepers(&self) -> Vec<usize> {
+        (0..self.words())
+            .flat_map(|word| {
+                let bits = self.sleepers(word).swap(0, Ordering::SeqCst);
+                (0..64)
+                    .filter(move |bit| bits >> bit & 1 == 1)
+                    .map(move |bit| word * 64 + bit)
+            })
+            .filter(|rank| *rank < self.ranks)
+            .collect()
+    }
+
+    // ---- failing
+
+    fn failed(&self) -> &AtomicU32 {
+        self.memory.atomic_u32(FAILED)
+    }
+
+    /// Tells all ranks why the communicator failed; the first cause stands.
+    pub(crate) fn tell(&self, cause: &[u8]) {
+        let first = self
+            .failed()
+            .compare_exchange(HEALTHY, BEING_TOLD, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        if first {
+            let cause = &cause[..cause.len().min(CAUSE_BYTES)];
+            self.memory.write(CAUSE, cause);
+            self.memory
+                .atomic_u64(CAUSE_LENGTH)
+                .store(cause.len() as u64, Ordering::Relaxed);
+            self.failed().store(TOLD, Ordering::Release);
+        }
+    }
+
+    /// Whether a cause of failure has been told.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.failed().load(Ordering::Acquire) == TOLD
+    }
+
+    /// The cause that was told, as it was given to `tell`.
+    pub(crate) fn cause(&self) -> Option<Vec<u8>> {
+        if !self.is_failed() {
+            return None;
+        }
+        let length = self.memory.atomic_u64(CAUSE_LENGTH).load(Ordering::Relaxed);
+        let length = usize::try_from(length).map_or(CAUSE_BYTES, |length| length.min(CAUSE_BYTES));
+        let mut cause = vec![0; length];
+        self.memory.read(CAUSE, &mut cause);
+        Some(cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Arena, Arena) {
+        let (one, fd) = Arena::create(3, &Budget::of_machine()).unwrap();
+        let other = Arena::open(&fd, 3).unwrap();
+        (one, other)
+    }
+
+    #[test]
+    fn what_is_posted_is_seen_with_its_payload() {
+        let (one, other) = pair();
+        for round in 1..=9 {
+            assert!(!other.posted(2, round));
+            for bytes in [8, INLINE, INLINE + 1, one.slot_bytes()] {
+                let (to, from) = (
+                    one.payload(2, round, bytes),
+                    other.payload(2, round, bytes),
+                );
+                // SAFETY: both are valid for `bytes` bytes, and no thread runs beside this one.
+                unsafe {
+                    to.add(bytes - 1).write(round as u8);
+                    assert_eq!(from.add(bytes - 1).read(), round as u8);
+                }
+            }
+            let print = Print {
+                what: round,
+                bytes: 7,
+                factor: 0,
+            };
+            one.post(2, round, print);
+            assert!(other.posted(2, round));
+            assert_eq!(other.print(2, round), print);
+            assert!(!other.posted(1, round));
+        }
+    }
+
+    #[test]
+    fn sleepers_are_taken_once() {
+        let (one, other) = pair();
+        one.lie_down(0);
+        one.lie_down(2);
+        one.get_up(0);
+        assert!(other.anybody_sleeps());
+        assert_eq!(other.take_sleepers(), [2]);
+        assert!(!one.anybody_sleeps());
+    }
+
+    #[test]
+    fn the_first_cause_stands() {
+        let (one, other) = pair();
+        assert!(other.cause().is_none());
+        one.tell(b"first");
+        other.tell(b"second");
+        assert_eq!(other.cause().unwrap(), b"first");
+    }
+
+    #[test]
+    fn memory_for_another_number_of_ranks_is_refused() {
+        let (_, fd) = Arena::create(3, &Budget::of_machine()).unwrap();
+        assert!(Arena::open(&fd, 2).is_err());
+    }
+}

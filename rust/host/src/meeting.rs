@@ -1,0 +1,445 @@
+//! A collective on an arena: rounds in which every rank puts what others need, waits for those it
+//! needs, and takes what they have put.
+//!
+//! Whoever drives a meeting steps it: a step goes as far as it can without waiting. Every rank
+//! derives the same number of rounds from what all know, so rounds need no negotiation. A round is
+//! put only when everybody has posted the round before, which is also when fingerprints are
+//! compared with the ranks a call did not wait for. Must not know locks of the engine, links or time.
+
+mod all_gather;
+mod all_reduce;
+mod all_to_all;
+mod broadcast;
+mod gather;
+mod places;
+mod reduce;
+mod reduce_scatter;
+mod scatter;
+#[cfg(test)]
+mod tests;
+
+use ferrocomm_core::call::Collective;
+use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::error::Result;
+use ferrocomm_core::reduce_op::ReduceOp;
+use ferrocomm_core::reduction::Reduction;
+
+use crate::arena::Arena;
+use crate::collectives::{self, on_root, region_of, same_length};
+use crate::print::Print;
+
+/// Rounds whose fingerprints are remembered.
+const REMEMBERED: usize = 4;
+
+/// Whom a rank waits for before it takes what a round brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needs {
+    All,
+    Only(usize),
+    Nobody,
+}
+
+/// One round as a plan sees it.
+struct Round<'a> {
+    arena: &'a Arena,
+    me: usize,
+    /// on the arena, from 1
+    number: u64,
+    /// of the collective, from 0
+    index: u64,
+}
+
+impl Round<'_> {
+    /// Where this rank puts `bytes` bytes for the others.
+    fn mine(&self, bytes: usize) -> *mut u8 {
+        self.arena.payload(self.me, self.number, bytes)
+    }
+
+    /// Where this rank puts bytes for the next round. Nobody reads there any more once everybody has
+    /// posted this round.
+    fn ahead(&self, bytes: usize) -> *mut u8 {
+        self.arena.payload(self.me, self.number + 1, bytes)
+    }
+
+    /// Where `rank` has put its bytes.
+    fn of(&self, rank: usize, bytes: usize) -> *const u8 {
+        self.arena.payload(rank, self.number, bytes)
+    }
+}
+
+/// What a rank does in the rounds of one collective.
+trait Plan {
+    /// How many rounds there are, at least one. May grow in the first `take`.
+    fn rounds(&self) -> u64;
+    fn needs(&self, index: u64) -> Needs;
+    fn put(&mut self, round: &Round<'_>);
+    /// # Errors
+    /// `Mismatch` when what a rank has put does not fit what this one expects.
+    fn take(&mut self, round: &Round<'_>) -> Result<()>;
+}
+
+struct Barrier;
+
+impl Plan for Barrier {
+    fn rounds(&self) -> u64 {
+        1
+    }
+    fn needs(&self, _: u64) -> Needs {
+        Needs::All
+    }
+    fn put(&mut self, _: &Round<'_>) {}
+    fn take(&mut self, _: &Round<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The plans, in one place: a call makes no allocation for its own.
+enum Course {
+    Broadcast(broadcast::Broadcast),
+    AllReduce(all_reduce::AllReduce),
+    Reduce(reduce::Reduce),
+    AllGather(all_gather::AllGather),
+    ReduceScatter(reduce_scatter::ReduceScatter),
+    AllToAll(all_to_all::AllToAll),
+    Gather(gather::Gather),
+    Scatter(scatter::Scatter),
+    Barrier(Barrier),
+}
+
+impl Course {
+    fn plan(&mut self) -> &mut dyn Plan {
+        match self {
+            Self::Broadcast(plan) => plan,
+            Self::AllReduce(plan) => plan,
+            Self::Reduce(plan) => plan,
+            Self::AllGather(plan) => plan,
+            Self::ReduceScatter(plan) => plan,
+            Self::AllToAll(plan) => plan,
+            Self::Gather(plan) => plan,
+            Self::Scatter(plan) => plan,
+            Self::Barrier(plan) => plan,
+        }
+    }
+}
+
+/// Where this rank stands on its arena.
+pub(crate) struct Position {
+    /// the round it posts next
+    next: u64,
+    /// everybody has posted this round, and agrees
+    settled: u64,
+    /// fingerprints of its own last rounds
+    prints: [Print; REMEMBERED],
+}
+
+impl Position {
+    pub(crate) fn new() -> Self {
+        Self {
+            next: 1,
+            settled: 0,
+            prints: [Print::default(); REMEMBERED],
+        }
+    }
+
+    fn print(&self, round: u64) -> Print {
+        self.prints[(round % REMEMBERED as u64) as usize]
+    }
+
+    /// Whether everybody has posted the last round this rank has, and agrees with it.
+    pub(crate) fn settle_all(&mut self, arena: &Arena, me: usize) -> Settled {
+        self.settle(arena, me, self.next - 1)
+    }
+
+    fn settle(&mut self, arena: &Arena, me: usize, round: u64) -> Settled {
+        if self.settled >= round {
+            return Settled::Yes;
+        }
+        for rank in (0..arena.ranks()).filter(|rank| *rank != me) {
+            match agrees(arena, rank, round, self.print(round)) {
+                Settled::Yes => {}
+                other => return other,
+            }
+        }
+        self.settled = round;
+        Settled::Yes
+    }
+}
+
+/// How ranks stand to a round.
+#[derive(Debug)]
+pub(crate) enum Settled {
+    Yes,
+    /// somebody has not come yet
+    Open,
+    /// `rank` called something else
+    Differs {
+        rank: usize,
+        theirs: Print,
+        ours: Print,
+    },
+}
+
+fn agrees(arena: &Arena, rank: usize, round: u64, ours: Print) -> Settled {
+    if !arena.posted(rank, round) {
+        return Settled::Open;
+    }
+    let theirs = arena.print(rank, round);
+    if theirs == ours {
+        Settled::Yes
+    } else {
+        Settled::Differs { rank, theirs, ours }
+    }
+}
+
+/// What a step came to.
+#[derive(Debug)]
+pub(crate) enum Stepped {
+    Done,
+    /// waits for others; whether the step got further before
+    Waiting(bool),
+    Differs {
+        rank: usize,
+        theirs: Print,
+        ours: Print,
+    },
+    Failed(ferrocomm_core::Error),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Put,
+    Take,
+}
+
+/// A collective on its way.
+pub(crate) struct Meeting {
+    course: Course,
+    print: Print,
+    index: u64,
+    stage: Stage,
+}
+
+impl Meeting {
+    /// `collective` on elements of `dtype`, as rank `me` of `arena` runs it.
+    ///
+    /// The collective has passed `check`.
+    ///
+    /// # Errors
+    /// `Unsupported` when the reduction is not in the table. Nothing has moved then.
+    pub(crate) fn new(
+        collective: Collective,
+        dtype: Dtype,
+        arena: &Arena,
+        me: usize,
+    ) -> Result<Self> {
+        let ranks = arena.ranks();
+        let print = Print::from(collectives::fingerprint(&collective, dtype));
+        let reduction = |op| Reduction::new(op, dtype, ranks);
+        let scene = Scene {
+            me,
+            ranks,
+            slot: arena.slot_bytes(),
+        };
+        let course = match collective {
+            Collective::Broadcast { buffer, root } => {
+                Course::Broadcast(broadcast::Broadcast::new(scene, buffer, root.index()))
+            }
+            Collective::AllReduce { input, output, op } => Course::AllReduce(
+                all_reduce::AllReduce::new(scene, input, output, reduction(op)?),
+            ),
+            Collective::Reduce {
+                input,
+                output,
+                op,
+                root,
+            } => Course::Reduce(reduce::Reduce::new(
+                scene,
+                input,
+                output,
+                reduction(op)?,
+                root.index(),
+            )),
+            Collective::AllGather { input, outputs } => {
+                Course::AllGather(all_gather::AllGather::new(scene, input, outputs))
+            }
+            Collective::ReduceScatter { inputs, output, op } => Course::ReduceScatter(
+                reduce_scatter::ReduceScatter::new(scene, inputs, output, reduction(op)?),
+            ),
+            Collective::AllToAll { inputs, outputs } => {
+                Course::AllToAll(all_to_all::AllToAll::new(scene, inputs, outputs))
+            }
+            Collective::Gather {
+                input,
+                outputs,
+                root,
+            } => Course::Gather(gather::Gather::new(scene, input, outputs, root.index())),
+            Collective::Scatter {
+                inputs,
+                output,
+                root,
+            } => Course::Scatter(scatter::Scatter::new(scene, inputs, output, root.index())),
+            Collective::Barrier => Course::Barrier(Barrier),
+        };
+        Ok(Self {
+            course,
+            print,
+            index: 0,
+            stage: Stage::Put,
+        })
+    }
+
+    /// Goes on as far as it can. `posted` is called after every post.
+    pub(crate) fn step(
+        &mut self,
+        arena: &Arena,
+        me: usize,
+        position: &mut Position,
+        mut posted: impl FnMut(u64, bool),
+    ) -> Stepped {
+        let mut moved = false;
+        loop {
+            match self.stage {
+                Stage::Put => {
+                    let number = position.next;
+                    match position.settle(arena, me, number - 1) {
+                        Settled::Yes => {}
+                        Settled::Open => return Stepped::Waiting(moved),
+                        Settled::Differs { rank, theirs, ours } => {
+                            return Stepped::Differs { rank, theirs, ours };
+                        }
+                    }
+                    let round = self.round(arena, me, number);
+                    let plan = self.course.plan();
+                    plan.put(&round);
+                    arena.post(me, number, self.print);
+                    position.prints[(number % REMEMBERED as u64) as usize] = self.print;
+                    position.next += 1;
+                    // A rank that waits for nobody is one that others wait for alone.
+                    posted(number, plan.needs(self.index) != Needs::All);
+                    self.stage = Stage::Take;
+                }
+                Stage::Take => {
+                    let number = position.next - 1;
+                    let settled = match self.course.plan().needs(self.index) {
+                        Needs::All => position.settle(arena, me, number),
+                        Needs::Only(rank) => agrees(arena, rank, number, self.print),
+                        Needs::Nobody => Settled::Yes,
+                    };
+                    match settled {
+                        Settled::Yes => {}
+                        Settled::Open => return Stepped::Waiting(moved),
+                        Settled::Differs { rank, theirs, ours } => {
+                            return Stepped::Differs { rank, theirs, ours };
+                        }
+                    }
+                    let round = self.round(arena, me, number);
+                    let plan = self.course.plan();
+                    if let Err(error) = plan.take(&round) {
+                        return Stepped::Failed(error);
+                    }
+                    self.index += 1;
+                    if self.index == plan.rounds() {
+                        return Stepped::Done;
+                    }
+                    self.stage = Stage::Put;
+                }
+            }
+            moved = true;
+        }
+    }
+
+    fn round<'a>(&self, arena: &'a Arena, me: usize, number: u64) -> Round<'a> {
+        Round {
+            arena,
+            me,
+            number,
+            index: self.index,
+        }
+    }
+
+    /// The ranks without which the next step gets no further.
+    pub(crate) fn missing(&mut self, arena: &Arena, me: usize, position: &Position) -> Vec<usize> {
+        let (round, needs) = match self.stage {
+            Stage::Put => (position.next - 1, Needs::All),
+            Stage::Take => (position.next - 1, self.course.plan().needs(self.index)),
+        };
+        (0..arena.ranks())
+            .filter(|rank| match needs {
+                Needs::All => *rank != me,
+                Needs::Only(only) => *rank == only,
+                Needs::Nobody => false,
+            })
+            .filter(|rank| !arena.posted(*rank, round))
+            .collect()
+    }
+}
+
+/// Whether the regions of `collective` fit each other and its reduction is in the table, for rank `me`
+/// of `ranks`.
+///
+/// # Errors
+/// `InvalidArgument` or `Unsupported`.
+pub(crate) fn check(collective: &Collective, dtype: Dtype, me: usize, ranks: usize) -> Result<()> {
+    let reduction = |op: &ReduceOp| Reduction::new(*op, dtype, ranks).map(drop);
+    match collective {
+        Collective::AllReduce { input, output, op } => {
+            same_length(*input, *output)?;
+            reduction(op)
+        }
+        Collective::Reduce {
+            input,
+            output,
+            op,
+            root,
+        } => {
+            if let Some(output) = on_root(me, root.index(), output.as_ref())? {
+                same_length(*input, *output)?;
+            }
+            reduction(op)
+        }
+        Collective::AllGather { input, outputs } => {
+            same_length(*input, region_of(outputs, me, ranks)?)
+        }
+        Collective::ReduceScatter { inputs, output, op } => {
+            same_length(region_of(inputs, me, ranks)?, *output)?;
+            reduction(op)
+        }
+        Collective::AllToAll { inputs, outputs } => same_length(
+            region_of(inputs, me, ranks)?,
+            region_of(outputs, me, ranks)?,
+        ),
+        Collective::Gather {
+            input,
+            outputs,
+            root,
+        } => match on_root(me, root.index(), outputs.as_ref())? {
+            Some(outputs) => same_length(*input, region_of(outputs, me, ranks)?),
+            None => Ok(()),
+        },
+        Collective::Scatter {
+            inputs,
+            output,
+            root,
+        } => match on_root(me, root.index(), inputs.as_ref())? {
+            Some(inputs) => same_length(region_of(inputs, me, ranks)?, *output),
+            None => Ok(()),
+        },
+        Collective::Broadcast { .. } | Collective::Barrier => Ok(()),
+    }
+}
+
+/// What every plan knows of the group.
+#[derive(Clone, Copy)]
+struct Scene {
+    me: usize,
+    ranks: usize,
+    /// bytes of a slot
+    slot: usize,
+}
+
+impl Scene {
+    /// The other ranks, the next one first: at any moment the ranks read from different ones.
+    fn others(self) -> impl Iterator<Item = usize> {
+        (1..self.ranks).map(move |step| (self.me + step) % self.ranks)
+    }
+}

@@ -1,0 +1,83 @@
+//! Gather: everyone puts its part, the root takes them.
+
+use ferrocomm_core::Result;
+use ferrocomm_core::call::{Region, Regions};
+
+use super::places::{hand_over, overlap, part, put, rounds, take};
+use super::{Needs, Plan, Round, Scene};
+
+pub(super) struct Gather {
+    scene: Scene,
+    input: Region,
+    /// on the root alone
+    outputs: Option<Regions>,
+    /// the own part, moved already because its place is needed for another
+    moved: bool,
+    am_root: bool,
+}
+
+impl Gather {
+    pub(super) fn new(
+        scene: Scene,
+        input: Region,
+        outputs: Option<Regions>,
+        root: usize,
+    ) -> Self {
+        let outputs = outputs.filter(|_| scene.me == root);
+        let moved = outputs.as_ref().is_some_and(|outputs| {
+            let covered = scene.others().any(|rank| overlap(input, outputs.of(rank)));
+            if covered {
+                // SAFETY: both belong to this call.
+                unsafe { hand_over(input, outputs.of(scene.me)) }
+            }
+            covered
+        });
+        Self {
+            scene,
+            input,
+            outputs,
+            moved,
+            am_root: scene.me == root,
+        }
+    }
+}
+
+impl Plan for Gather {
+    fn rounds(&self) -> u64 {
+        rounds(self.input.bytes, self.scene.slot)
+    }
+
+    fn needs(&self, _: u64) -> Needs {
+        if self.am_root {
+            Needs::All
+        } else {
+            Needs::Nobody
+        }
+    }
+
+    fn put(&mut self, round: &Round<'_>) {
+        if !self.am_root {
+            let start = round.index as usize * self.scene.slot;
+            let piece = part(self.input, start, self.scene.slot);
+            // SAFETY: the input belongs to this call; this rank alone writes its payload now.
+            unsafe { put(piece, round.mine(piece.bytes)) }
+        }
+    }
+
+    fn take(&mut self, round: &Round<'_>) -> Result<()> {
+        let Some(outputs) = &self.outputs else {
+            return Ok(());
+        };
+        if round.index == 0 && !self.moved {
+            // SAFETY: both belong to this call.
+            unsafe { hand_over(self.input, outputs.of(self.scene.me)) }
+        }
+        for rank in self.scene.others() {
+            let start = round.index as usize * self.scene.slot;
+            let piece = part(outputs.of(rank), start, self.scene.slot);
+            // SAFETY: as above; `rank` has posted and writes there no more.
+            unsafe { take(round.of(rank, piece.bytes), piece) }
+        }
+        Ok(())
+    }
+}

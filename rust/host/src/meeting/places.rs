@@ -1,0 +1,133 @@
+//! Client memory and payloads as plans handle them: cut, copied, combined. Must not know rounds.
+
+use ferrocomm_core::call::Region;
+use ferrocomm_core::reduction::{Input, Reduction};
+
+/// Pieces of a slot start at multiples of this.
+pub(super) const LINE: usize = 64;
+
+/// How many rounds it takes to move `bytes` bytes in steps of `step`; at least one.
+pub(super) fn rounds(bytes: usize, step: usize) -> u64 {
+    bytes.div_ceil(step.max(1)).max(1) as u64
+}
+
+/// The part of `region` from `start` on, `bytes` bytes or what there is.
+pub(super) fn part(region: Region, start: usize, bytes: usize) -> Region {
+    let start = start.min(region.bytes);
+    region.slice(start, bytes.min(region.bytes - start))
+}
+
+pub(super) fn overlap(a: Region, b: Region) -> bool {
+    a.bytes > 0 && b.bytes > 0 && a.address < b.address + b.bytes && b.address < a.address + a.bytes
+}
+
+/// Copies all of `from` to `to`.
+///
+/// # Safety
+/// `from` belongs to the running call, and `to` is valid for as many bytes and nobody reads it.
+pub(super) unsafe fn put(from: Region, to: *mut u8) {
+    // SAFETY: by the caller's promise; client memory and payloads are different memory.
+    unsafe { std::ptr::copy_nonoverlapping(from.address as *const u8, to, from.bytes) }
+}
+
+/// Fills `to` from `from`.
+///
+/// # Safety
+/// `to` belongs to the running call, and `from` is valid for as many bytes and nobody writes it.
+pub(super) unsafe fn take(from: *const u8, to: Region) {
+    // SAFETY: by the caller's promise; client memory and payloads are different memory.
+    unsafe { std::ptr::copy_nonoverlapping(from, to.address as *mut u8, to.bytes) }
+}
+
+/// Copies between regions of the client of one length, which may overlap.
+///
+/// # Safety
+/// Both belong to the running call.
+pub(super) unsafe fn hand_over(from: Region, to: Region) {
+    debug_assert_eq!(from.bytes, to.bytes);
+    if from.address != to.address {
+        // SAFETY: by the caller's promise; `copy` lets them overlap.
+        unsafe { std::ptr::copy(from.address as *const u8, to.address as *mut u8, to.bytes) }
+    }
+}
+
+/// Combines one operand per rank, in rank order, into `output`: the own one is `own`, that of another
+/// rank lies where `of` says.
+///
+/// # Safety
+/// `own` and `output` belong to the running call or to this rank's slot and are the same or apart;
+/// what `of` returns is valid for as many bytes, apart from `output`, and nobody writes it.
+pub(super) unsafe fn combine(
+    reduction: &Reduction,
+    ranks: usize,
+    me: usize,
+    own: Region,
+    output: Region,
+    of: impl Fn(usize) -> *const u8,
+) {
+    const FEW: usize = 16;
+    if output.bytes == 0 {
+        return;
+    }
+    let operand = |rank| {
+        if rank != me {
+            // SAFETY: by the caller's promise.
+            Input::Bytes(unsafe { std::slice::from_raw_parts(of(rank), output.bytes) })
+        } else if own.address == output.address {
+            Input::Output
+        } else {
+            // SAFETY: by the caller's promise.
+            Input::Bytes(unsafe {
+                std::slice::from_raw_parts(own.address as *const u8, own.bytes)
+            })
+        }
+    };
+    // SAFETY: by the caller's promise; an operand that is the output is not borrowed.
+    let out = unsafe { std::slice::from_raw_parts_mut(output.address as *mut u8, output.bytes) };
+    if ranks <= FEW {
+        let mut inputs = [Input::Output; FEW];
+        for (rank, input) in inputs.iter_mut().enumerate().take(ranks) {
+            *input = operand(rank);
+        }
+        reduction.reduce(out, &inputs[..ranks]);
+    } else {
+        let inputs: Vec<Input<'_>> = (0..ranks).map(operand).collect();
+        reduction.reduce(out, &inputs);
+    }
+}
+
+/// Where a result is gathered when the client's own place for it overlaps an input.
+pub(super) struct Target {
+    client: Region,
+    scratch: Vec<u8>,
+}
+
+impl Target {
+    /// `client` itself, or scratch memory of its length when it is `taken`.
+    pub(super) fn new(client: Region, taken: bool) -> Self {
+        let scratch = vec![0; if taken { client.bytes } else { 0 }];
+        Self { client, scratch }
+    }
+
+    pub(super) fn region(&mut self) -> Region {
+        if self.scratch.is_empty() {
+            return self.client;
+        }
+        Region {
+            address: self.scratch.as_mut_ptr() as usize,
+            bytes: self.scratch.len(),
+        }
+    }
+
+    /// Gives the client its result.
+    ///
+    /// # Safety
+    /// The client's region belongs to the running call, and nothing reads the inputs any more.
+    pub(super) unsafe fn finish(&mut self) {
+        if !self.scratch.is_empty() {
+            let from = self.region();
+            // SAFETY: scratch is apart from all client memory; else by the caller's promise.
+            unsafe { hand_over(from, self.client) }
+        }
+    }
+}

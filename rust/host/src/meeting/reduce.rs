@@ -1,0 +1,113 @@
+//! Reduce: the root combines everything when it is short; else everyone combines a slice of each
+//! chunk, and the root takes them a round later.
+
+use ferrocomm_core::Result;
+use ferrocomm_core::call::Region;
+use ferrocomm_core::reduction::Reduction;
+
+use super::all_reduce::Cut;
+use super::places::{combine, hand_over, overlap, put};
+use super::{Needs, Plan, Round, Scene};
+
+pub(super) struct Reduce {
+    scene: Scene,
+    input: Region,
+    /// on the root alone
+    output: Option<Region>,
+    reduction: Reduction,
+    cut: Option<Cut>,
+}
+
+impl Reduce {
+    pub(super) fn new(
+        scene: Scene,
+        input: Region,
+        output: Option<Region>,
+        reduction: Reduction,
+        root: usize,
+    ) -> Self {
+        let output = output.filter(|_| scene.me == root);
+        let over = output.filter(|output| {
+            input.address != output.address && overlap(input, *output)
+        });
+        if let Some(output) = over {
+            // SAFETY: both belong to this call.
+            unsafe { hand_over(input, output) }
+        }
+        Self {
+            scene,
+            input: over.unwrap_or(input),
+            output,
+            reduction,
+            cut: Cut::of(scene, input.bytes),
+        }
+    }
+}
+
+impl Plan for Reduce {
+    fn rounds(&self) -> u64 {
+        self.cut.map_or(1, |cut| cut.chunks() + 1)
+    }
+
+    fn needs(&self, index: u64) -> Needs {
+        // What the last round brings is the root's.
+        if self.output.is_none() && index + 1 == self.rounds() {
+            Needs::Nobody
+        } else {
+            Needs::All
+        }
+    }
+
+    fn put(&mut self, round: &Round<'_>) {
+        // SAFETY: the input belongs to this call; this rank alone writes its payload now.
+        unsafe {
+            match self.cut {
+                None => put(self.input, round.mine(self.input.bytes)),
+                Some(cut) if round.index < cut.chunks() => {
+                    cut.put_chunk(self.scene, round, self.input)
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn take(&mut self, round: &Round<'_>) -> Result<()> {
+        let Scene { me, ranks, .. } = self.scene;
+        let Some(cut) = self.cut else {
+            if let Some(output) = self.output {
+                // SAFETY: input and output belong to this call and are the same or apart, see
+                // `new`; the others have posted and write there no more.
+                unsafe {
+                    combine(&self.reduction, ranks, me, self.input, output, |rank| {
+                        round.of(rank, self.input.bytes)
+                    });
+                }
+            }
+            return Ok(());
+        };
+        if round.index < cut.chunks() {
+            let own = cut.slice(self.input, round.index, me);
+            let output = match self.output {
+                Some(output) => cut.slice(output, round.index, me),
+                None => {
+                    let ahead = round.ahead(cut.together());
+                    Region {
+                        address: ahead as usize + cut.offset(ranks),
+                        bytes: own.bytes,
+                    }
+                }
+            };
+            // SAFETY: as above; the next payload is nobody's to read until it is posted.
+            unsafe {
+                combine(&self.reduction, ranks, me, own, output, |rank| {
+                    round.of(rank, cut.together()).add(cut.offset(me))
+                });
+            }
+        }
+        if let Some(output) = self.output.filter(|_| round.index > 0) {
+            // SAFETY: as above.
+            unsafe { cut.take_chunk(self.scene, round, output) }
+        }
+        Ok(())
+    }
+}

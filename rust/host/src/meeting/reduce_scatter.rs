@@ -1,0 +1,87 @@
+//! Reduce-scatter: everyone puts what the others combine, and combines its own slice.
+
+use ferrocomm_core::Result;
+use ferrocomm_core::call::{Region, Regions};
+use ferrocomm_core::reduction::Reduction;
+
+use super::places::{Target, combine, overlap, part, put, rounds};
+use super::scatter::stride;
+use super::{Needs, Plan, Round, Scene};
+
+pub(super) struct ReduceScatter {
+    scene: Scene,
+    inputs: Regions,
+    output: Target,
+    reduction: Reduction,
+    step: usize,
+    longest: usize,
+}
+
+impl ReduceScatter {
+    pub(super) fn new(
+        scene: Scene,
+        inputs: Regions,
+        output: Region,
+        reduction: Reduction,
+    ) -> Self {
+        let own = inputs.of(scene.me);
+        let taken = (own.address != output.address && overlap(own, output))
+            || scene.others().any(|rank| overlap(inputs.of(rank), output));
+        let longest = (0..scene.ranks)
+            .map(|rank| inputs.of(rank).bytes)
+            .max()
+            .unwrap_or(0);
+        Self {
+            scene,
+            output: Target::new(output, taken),
+            reduction,
+            step: stride(scene, longest),
+            longest,
+            inputs,
+        }
+    }
+
+    fn together(&self) -> usize {
+        self.step * self.scene.ranks
+    }
+}
+
+impl Plan for ReduceScatter {
+    fn rounds(&self) -> u64 {
+        rounds(self.longest, self.step)
+    }
+
+    fn needs(&self, _: u64) -> Needs {
+        Needs::All
+    }
+
+    fn put(&mut self, round: &Round<'_>) {
+        let mine = round.mine(self.together());
+        for rank in self.scene.others() {
+            let start = round.index as usize * self.step;
+            let piece = part(self.inputs.of(rank), start, self.step);
+            // SAFETY: the inputs belong to this call; the payload has a stride for every rank, and
+            // this rank alone writes it now.
+            unsafe { put(piece, mine.add(rank * self.step)) }
+        }
+    }
+
+    fn take(&mut self, round: &Round<'_>) -> Result<()> {
+        let (me, start) = (self.scene.me, round.index as usize * self.step);
+        let own = part(self.inputs.of(me), start, self.step);
+        let output = part(self.output.region(), start, self.step);
+        let together = self.together();
+        // SAFETY: own and output belong to this call and are the same or apart, see `new`; the
+        // others have posted and write there no more.
+        unsafe {
+            combine(&self.reduction, self.scene.ranks, me, own, output, |rank| {
+                round.of(rank, together).add(me * self.step)
+            });
+        }
+        if round.index + 1 == self.rounds() {
+            // SAFETY: this was the last round: nothing reads the inputs any more.
+            unsafe { self.output.finish() }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! This rank's place on an arena: where it stands in the rounds, and whom it wakes.
+//!
+//! Whoever holds the position drives. A thread that waits for one short collective may do so without
+//! the engine's lock; the engine itself never waits for the position. Must not know operations.
+
+use std::os::unix::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+
+use ferrocomm_core::error::Error;
+
+use crate::arena::Arena;
+use crate::bell::Bell;
+use crate::meeting::{Meeting, Position, Settled, Stepped};
+
+/// A rank's seat on an arena.
+pub(crate) struct Seat {
+    arena: Arena,
+    me: usize,
+    position: Mutex<Position>,
+    bell: Arc<Bell>,
+    /// by rank
+    others: Vec<SocketAddr>,
+}
+
+/// The right to post on a seat.
+pub(crate) type Turn<'a> = MutexGuard<'a, Position>;
+
+impl Seat {
+    pub(crate) fn new(arena: Arena, me: usize, bell: Arc<Bell>, others: Vec<SocketAddr>) -> Self {
+        Self {
+            arena,
+            me,
+            position: Mutex::new(Position::new()),
+            bell,
+            others,
+        }
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    pub(crate) fn me(&self) -> usize {
+        self.me
+    }
+
+    /// The position, unless another thread drives.
+    pub(crate) fn try_turn(&self) -> Option<Turn<'_>> {
+        match self.position.try_lock() {
+            Ok(turn) => Some(turn),
+            // A panic under it fails the communicator; what it guards is numbers.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Takes `meeting` as far as it goes, and wakes those who waited for that.
+    pub(crate) fn step(&self, meeting: &mut Meeting, turn: &mut Position) -> Stepped {
+        meeting.step(&self.arena, self.me, turn, |round, alone| {
+            if self.arena.anybody_sleeps() && (alone || self.is_last(round)) {
+                self.wake();
+            }
+        })
+    }
+
+    /// Whether everybody has posted `round`. Of the ranks that post at one time, one sees it: they
+    /// look after a full fence.
+    fn is_last(&self, round: u64) -> bool {
+        (0..self.arena.ranks()).all(|rank| self.arena.posted(rank, round))
+    }
+
+    fn wake(&self) {
+        for rank in self.arena.take_sleepers() {
+            if let Some(name) = self.others.get(rank).filter(|_| rank != self.me) {
+                self.bell.ring_at(name);
+            }
+        }
+    }
+
+    /// Tells all ranks why the communicator failed.
+    pub(crate) fn tell(&self, cause: &[u8]) {
+        self.arena.tell(cause);
+        fence(Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(crate) fn cause(&self) -> Option<Error> {
+        self.arena
+            .cause()
+            .map(|cause| crate::frame::decode_failure(&cause))
+    }
+
+    /// Whether everybody has posted what this rank has, and agrees; open while another thread drives.
+    pub(crate) fn settled(&self) -> Settled {
+        match self.try_turn() {
+            Some(mut turn) => turn.settle_all(&self.arena, self.me),
+            None => Settled::Open,
+        }
+    }
+
+    pub(crate) fn lie_down(&self) {
+        self.arena.lie_down(self.me);
+    }
+
+    pub(crate) fn get_up(&self) {
+        self.arena.get_up(self.me);
+    }
+}
+
+/// Where a communicator's handle and the engine find its seat.
+#[derive(Default)]
+pub(crate) struct Place {
+    seat: OnceLock<Arc<Seat>>,
+    queued: AtomicUsize,
+}
+
+impl Place {
+    pub(crate) fn seat(&self) -> Option<&Arc<Seat>> {
+        self.seat.get()
+    }
+
+    pub(crate) fn sit_down(&self, seat: Seat) -> &Arc<Seat> {
+        self.seat.get_or_init(|| Arc::new(seat))
+    }
+
+    /// Notes how many collectives the engine has queued.
+    pub(crate) fn set_queued(&self, queued: usize) {
+        self.queued.store(queued, Ordering::SeqCst);
+    }
+
+    /// How many collectives the engine has queued. After giving back a turn the caller sees those
+    /// that could not get it.
+    pub(crate) fn queued(&self) -> usize {
+        fence(Ordering::SeqCst);
+        self.queued.load(Ordering::SeqCst)
+    }
+}
