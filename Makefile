@@ -16,7 +16,6 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= 2
 PY := $(VENV)/bin/python
 # Where `make build` puts the extension and libferrocomm.so.
 INSTALLED = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/torchcomms
-TORCHRUN = OMP_NUM_THREADS=1 $(PY) -m torch.distributed.run --standalone --nproc_per_node=$(RANKS)
 
 RUST_FILES = find rust -name '*.rs'
 # include/ferrocomm.h is cbindgen's.
@@ -30,7 +29,8 @@ CARGO_FLAGS := --workspace --locked
 .NOTPARALLEL:
 .PHONY: help setup build demo test test-full bench header format clean \
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
-        test-c test-cpp test-exports test-python test-matrix test-docs test-sanitizers
+        test-c test-cpp test-exports test-python test-matrix test-docs test-sanitizers \
+        test-conformance test-conformance-full
 
 help:
 	@echo 'make setup      the environment .venv with torch and the tools'
@@ -38,9 +38,11 @@ help:
 	@echo 'make demo       a DDP training on torch'"'"'s gloo and on the Rust engine, side by side'
 	@echo 'make test       every check; make test-NAME runs one:'
 	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
-	@echo '                matrix docs'
-	@echo 'make test-full  the same, then C and C++ under sanitizers, and the demo'
-	@echo 'make bench      all_reduce of 8 B and 1 MiB beside stock gloo (RANKS=2)'
+	@echo '                matrix docs conformance'
+	@echo 'make test-full  the same, then C and C++ under sanitizers, the demo, and'
+	@echo '                cases of conformance drawn from the full product'
+	@echo 'make bench      every operation beside gloo and MPI, into docs/performance.md; 30 minutes'
+	@echo '                (BENCH=--quick: some of it, printed only; 3 minutes)'
 	@echo 'make header     include/ferrocomm.h and the list of exported symbols, written anew'
 	@echo 'make format     formats all sources'
 	@echo 'make clean      removes what was built; the environment stays'
@@ -63,8 +65,11 @@ test: build
 test-full: build
 	@$(PY) tests/tools/run_all.py --full
 
+# `make bench BENCH=--quick` prints only.
+BENCH ?= --json docs/performance/results.json --plots docs/performance \
+         --output-md docs/performance.md
 bench: build
-	$(TORCHRUN) tests/users/bench_all_reduce.py
+	$(PY) -m torchcomms bench $(BENCH)
 
 # run_all.py has built already and says so.
 BUILT ?=
@@ -109,6 +114,13 @@ test-exports: $(BUILD)
 
 test-python: $(BUILD)
 	$(PY) -m pytest tests/python
+
+test-conformance: $(BUILD)
+	$(PY) -m pytest tests/conformance
+	$(PY) tests/conformance/run.py
+
+test-conformance-full: $(BUILD)
+	$(PY) tests/conformance/run.py --full
 
 test-matrix: setup
 	$(PY) cmake/torch_matrix.py

@@ -1,4 +1,4 @@
-"""`python -m torchcomms info [--json]`: what is installed and what can run here."""
+"""`python -m torchcomms info` says what is installed and can run here; `bench` measures it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from torchcomms import _info
+from torchcomms._bench import _command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,7 +17,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     info = commands.add_parser("info", help="versions, backends, transports, groups")
     info.add_argument("--json", action="store_true", help="the same as one JSON object")
-    chosen = parser.parse_args(arguments)
+    bench = commands.add_parser("bench", help="the engine beside gloo and MPI, on this machine")
+    _command.add_arguments(bench)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    chosen = parser.parse_args(words)
+    if chosen.command == "bench":
+        return _command.run(chosen, words)
     facts = _info.collect()
     print(json.dumps(facts, indent=2) if chosen.json else _info.readable(facts))
     return 0

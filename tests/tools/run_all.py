@@ -63,11 +63,13 @@ CHECKS = [
     Check("test-cpp", 300, r"^c\+\+ tests:|^run_later_test:"),
     Check("test-exports", 60, r"^exports:"),
     Check("test-python", 900, r"^=+ .* in [\d.]+s"),
+    Check("test-conformance", 900, r"^conformance:|^=+ .* in [\d.]+s"),
     Check("test-matrix", 900, r"^torch-matrix:"),
     Check("test-docs", 300, r"^docs:"),
 ]
 FULL = [
     Check("test-sanitizers", 600, r"^(c|c\+\+) tests:"),
+    Check("test-conformance-full", 3600, r"^conformance:"),
     Check("demo", 900, r"the Rust engine served the group"),
 ]
 

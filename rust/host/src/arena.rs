@@ -279,10 +279,7 @@ mod tests {
         for round in 1..=9 {
             assert!(!other.posted(2, round));
             for bytes in [8, INLINE, INLINE + 1, one.slot_bytes()] {
-                let (to, from) = (
-                    one.payload(2, round, bytes),
-                    other.payload(2, round, bytes),
-                );
+                let (to, from) = (one.payload(2, round, bytes), other.payload(2, round, bytes));
                 // SAFETY: both are valid for `bytes` bytes, and no thread runs beside this one.
                 unsafe {
                     to.add(bytes - 1).write(round as u8);

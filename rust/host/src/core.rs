@@ -14,16 +14,16 @@ use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
 use ferrocomm_core::reduction::Input;
 use ferrocomm_core::work::Work;
 
-use crate::collectives;
 use crate::bell::Bell;
+use crate::collectives;
 use crate::endpoint::{Endpoint, Watch};
 use crate::frame::{Fingerprint, Header};
 use crate::gathering::Offer;
 use crate::link::{Link, client_bytes, client_bytes_mut};
 use crate::meeting::{self, Meeting};
 use crate::membership::{Address, Membership, Payload, Seating, Standing};
-use crate::seat::Seat;
 use crate::program::{Limits, Operand, Place, Program, Step};
+use crate::seat::Seat;
 use crate::slab::{Key, Slab};
 
 /// Where algorithms change; the same on all ranks.

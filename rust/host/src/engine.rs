@@ -20,8 +20,8 @@ use crate::endpoint::{Endpoint, TransportChoice};
 use crate::gathering::new_place;
 use crate::meeting::{self, Meeting, Stepped};
 use crate::membership::{Membership, Standing};
-use crate::seat::{Place, Seat, Turn};
 use crate::progress::{Progress, done};
+use crate::seat::{Place, Seat, Turn};
 
 /// How long a waiting thread spins where every rank has a core.
 const SPIN: Duration = Duration::from_micros(30);
@@ -78,7 +78,7 @@ impl HostEngine {
     pub fn process() -> Result<Arc<Self>> {
         let mut process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
         match &*process {
-            Some(engine) if engine.progress.pid() == std::process::id() => Ok(engine.clone()),
+            Some(engine) if engine.progress.is_own() => Ok(engine.clone()),
             _ => {
                 let engine = Self::new()?;
                 // The parent's engine stays in the child's memory untouched: another thread may
@@ -193,7 +193,7 @@ impl HostGroup {
     }
 
     fn same_process(&self) -> Result<()> {
-        if self.progress.pid() == std::process::id() {
+        if self.progress.is_own() {
             return Ok(());
         }
         Err(Error::new(
@@ -324,7 +324,12 @@ impl Group for HostGroup {
             && self.place.queued() == 0
             && let Task::Collective(collective) = call.task
         {
-            let Call { dtype, sequence, timeout, .. } = call;
+            let Call {
+                dtype,
+                sequence,
+                timeout,
+                ..
+            } = call;
             return self.meet_now(seat, turn, collective, dtype, sequence, timeout, issued);
         }
         let work = self.issue(call)?;

@@ -118,16 +118,13 @@ impl Core {
     pub(crate) fn time_out(&mut self, key: Key, limit: Option<Duration>) {
         let mut missing = self.missing(key);
         let Some(op) = self.ops.get(key) else { return };
-        missing.extend(op
-            .transfers
-            .iter()
-            .filter_map(|transfer| match transfer {
-                Transfer::Recv(recv) => match self.recvs.get(*recv)?.from {
-                    Source::Rank(rank) => Some(rank),
-                    Source::Any => None,
-                },
-                Transfer::Send(_) | Transfer::Done => None,
-            }));
+        missing.extend(op.transfers.iter().filter_map(|transfer| match transfer {
+            Transfer::Recv(recv) => match self.recvs.get(*recv)?.from {
+                Source::Rank(rank) => Some(rank),
+                Source::Any => None,
+            },
+            Transfer::Send(_) | Transfer::Done => None,
+        }));
         missing.sort_unstable();
         missing.dedup();
         let limit = limit.unwrap_or(op.timeout);

@@ -108,7 +108,10 @@ impl Core {
         group.seating = match arena {
             None => Seating::Links,
             Some(arena) => {
-                let names = group.members.iter().map(|member| Bell::name_of(&member.unix));
+                let names = group
+                    .members
+                    .iter()
+                    .map(|member| Bell::name_of(&member.unix));
                 let names = names.collect::<Result<Vec<_>>>()?;
                 let seat = Seat::new(arena, group.rank.index(), bell, names);
                 Seating::Seated(group.place.sit_down(seat).clone())
@@ -360,7 +363,9 @@ impl Core {
     pub(crate) fn lie_down(&mut self) -> bool {
         let mut seats: Vec<Arc<Seat>> = Vec::new();
         let meeting = self.meetings.iter().filter_map(|key| self.ops.get(*key));
-        let comms = meeting.map(|op| op.comm).chain(self.closing.iter().copied());
+        let comms = meeting
+            .map(|op| op.comm)
+            .chain(self.closing.iter().copied());
         for seat in comms.filter_map(|comm| self.groups.get(&comm)?.seat()) {
             if !seats.iter().any(|other| Arc::ptr_eq(other, seat)) {
                 seat.lie_down();
@@ -391,7 +396,9 @@ impl Core {
         let mut index = 0;
         while let Some(key) = self.meetings.get(index).copied() {
             index += 1;
-            let Some(op) = self.ops.get(key) else { continue };
+            let Some(op) = self.ops.get(key) else {
+                continue;
+            };
             let begun = op.deadline.and_then(|end| end.checked_sub(op.timeout));
             if begun.is_none_or(|begun| now.saturating_duration_since(begun) < UNEASY) {
                 continue;
@@ -413,7 +420,10 @@ impl Core {
             return;
         };
         let link = self.by_process.get(&member.process);
-        match link.and_then(|key| self.links.get(*key)).map(|link| &link.state) {
+        match link
+            .and_then(|key| self.links.get(*key))
+            .map(|link| &link.state)
+        {
             Some(LinkState::Dead(error)) => {
                 let error = error.clone().peers([rank]);
                 return self.fail(comm, error);
@@ -421,7 +431,11 @@ impl Core {
             Some(LinkState::Open) => return,
             Some(LinkState::Idle) | None => {}
         }
-        if self.watches.iter().any(|watch| watch.process == member.process) {
+        if self
+            .watches
+            .iter()
+            .any(|watch| watch.process == member.process)
+        {
             return;
         }
         match self.endpoint.watch(&member) {
@@ -468,7 +482,8 @@ impl Core {
             .copied()
             .filter(|key| self.ops.get(*key).is_some_and(|op| op.comm == comm))
             .collect();
-        keys.into_iter().any(|key| self.missing(key).contains(&rank))
+        keys.into_iter()
+            .any(|key| self.missing(key).contains(&rank))
     }
 }
 

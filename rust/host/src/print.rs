@@ -46,8 +46,7 @@ impl Print {
             operation: Operation::from_code(byte(0))?,
             dtype: Dtype::from_code(u32::from(byte(8)))?,
             op: (u64::from(byte(16)) != NO_OP).then_some((byte(16), self.factor)),
-            root: (self.what & HAS_ROOT != 0)
-                .then(|| GroupRank::new((self.what >> 32) as u32)),
+            root: (self.what & HAS_ROOT != 0).then(|| GroupRank::new((self.what >> 32) as u32)),
             bytes: (self.bytes != NO_BYTES).then_some(self.bytes),
         })
     }

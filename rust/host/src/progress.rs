@@ -15,9 +15,10 @@ use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::interrupt;
 use ferrocomm_core::work::Work;
 
-use crate::core::Core;
 use crate::bell::Bell;
+use crate::core::Core;
 use crate::endpoint::Endpoint;
+use crate::forks;
 
 /// Longest sleep: interrupts and deadlines are looked at this often.
 const NAP: Duration = interrupt::INTERVAL;
@@ -38,7 +39,7 @@ struct Turn {
 
 /// The engine of one process, shared by its threads.
 pub(crate) struct Progress {
-    pid: u32,
+    generation: u32,
     core: Mutex<Core>,
     bell: Arc<Bell>,
     asleep: AtomicBool,
@@ -54,7 +55,7 @@ impl Progress {
     pub(crate) fn new(endpoint: Endpoint) -> Result<Arc<Self>> {
         let bell = Arc::new(Bell::new(&endpoint.me.unix)?);
         Ok(Arc::new(Self {
-            pid: std::process::id(),
+            generation: forks::generation(),
             core: Mutex::new(Core::new(endpoint, bell.clone())),
             bell,
             asleep: AtomicBool::new(false),
@@ -67,8 +68,9 @@ impl Progress {
         }))
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.pid
+    /// Whether this process made it, and no ancestor.
+    pub(crate) fn is_own(&self) -> bool {
+        self.generation == forks::generation()
     }
 
     /// How long a waiting thread spins before it sleeps; zero where ranks outnumber cores.

@@ -83,9 +83,7 @@ impl Cut {
             // SAFETY: by the caller's promise; `rank` has posted and writes there no more.
             unsafe {
                 take(
-                    round
-                        .of(rank, self.together())
-                        .add(self.offset(self.ranks)),
+                    round.of(rank, self.together()).add(self.offset(self.ranks)),
                     slice,
                 )
             }
@@ -165,10 +163,7 @@ impl Plan for AllReduce {
                 combine(&self.reduction, ranks, me, own, output, |rank| {
                     round.of(rank, cut.together()).add(cut.offset(me))
                 });
-                put(
-                    output,
-                    round.ahead(cut.together()).add(cut.offset(ranks)),
-                );
+                put(output, round.ahead(cut.together()).add(cut.offset(ranks)));
             }
         }
         if round.index > 0 {

@@ -4,10 +4,10 @@
 //! its rank, from which all learn how many rounds there are, and a length per receiver; equal parts
 //! need no list, and travel with the flag when they are short.
 
+use ferrocomm_core::Result;
 use ferrocomm_core::call::{Region, Regions};
 use ferrocomm_core::error::{Error, ErrorKind};
 use ferrocomm_core::ids::GroupRank;
-use ferrocomm_core::Result;
 
 use super::places::{LINE, hand_over, overlap, part, put, rounds, take};
 use super::{Needs, Plan, Round, Scene};

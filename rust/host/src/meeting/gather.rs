@@ -17,12 +17,7 @@ pub(super) struct Gather {
 }
 
 impl Gather {
-    pub(super) fn new(
-        scene: Scene,
-        input: Region,
-        outputs: Option<Regions>,
-        root: usize,
-    ) -> Self {
+    pub(super) fn new(scene: Scene, input: Region, outputs: Option<Regions>, root: usize) -> Self {
         let outputs = outputs.filter(|_| scene.me == root);
         let moved = outputs.as_ref().is_some_and(|outputs| {
             let covered = scene.others().any(|rank| overlap(input, outputs.of(rank)));

@@ -3,6 +3,8 @@
 use ferrocomm_core::call::Region;
 use ferrocomm_core::reduction::{Input, Reduction};
 
+use crate::copying::copy_out;
+
 /// Pieces of a slot start at multiples of this.
 pub(super) const LINE: usize = 64;
 
@@ -27,7 +29,7 @@ pub(super) fn overlap(a: Region, b: Region) -> bool {
 /// `from` belongs to the running call, and `to` is valid for as many bytes and nobody reads it.
 pub(super) unsafe fn put(from: Region, to: *mut u8) {
     // SAFETY: by the caller's promise; client memory and payloads are different memory.
-    unsafe { std::ptr::copy_nonoverlapping(from.address as *const u8, to, from.bytes) }
+    unsafe { copy_out(from.address as *const u8, to, from.bytes) }
 }
 
 /// Fills `to` from `from`.
@@ -77,9 +79,7 @@ pub(super) unsafe fn combine(
             Input::Output
         } else {
             // SAFETY: by the caller's promise.
-            Input::Bytes(unsafe {
-                std::slice::from_raw_parts(own.address as *const u8, own.bytes)
-            })
+            Input::Bytes(unsafe { std::slice::from_raw_parts(own.address as *const u8, own.bytes) })
         }
     };
     // SAFETY: by the caller's promise; an operand that is the output is not borrowed.

@@ -27,9 +27,8 @@ impl Reduce {
         root: usize,
     ) -> Self {
         let output = output.filter(|_| scene.me == root);
-        let over = output.filter(|output| {
-            input.address != output.address && overlap(input, *output)
-        });
+        let over =
+            output.filter(|output| input.address != output.address && overlap(input, *output));
         if let Some(output) = over {
             // SAFETY: both belong to this call.
             unsafe { hand_over(input, output) }

@@ -18,12 +18,7 @@ pub(super) struct ReduceScatter {
 }
 
 impl ReduceScatter {
-    pub(super) fn new(
-        scene: Scene,
-        inputs: Regions,
-        output: Region,
-        reduction: Reduction,
-    ) -> Self {
+    pub(super) fn new(scene: Scene, inputs: Regions, output: Region, reduction: Reduction) -> Self {
         let own = inputs.of(scene.me);
         let taken = (own.address != output.address && overlap(own, output))
             || scene.others().any(|rank| overlap(inputs.of(rank), output));

@@ -17,12 +17,7 @@ pub(super) struct Scatter {
 }
 
 impl Scatter {
-    pub(super) fn new(
-        scene: Scene,
-        inputs: Option<Regions>,
-        output: Region,
-        root: usize,
-    ) -> Self {
+    pub(super) fn new(scene: Scene, inputs: Option<Regions>, output: Region, root: usize) -> Self {
         Self {
             scene,
             inputs: inputs.filter(|_| scene.me == root),
