@@ -315,7 +315,7 @@ fn unspecified_like(address: IpAddr) -> IpAddr {
     }
 }
 
-fn same_user(socket: &UnixStream) -> bool {
+pub(crate) fn same_user(socket: &UnixStream) -> bool {
     let mut peer = libc::ucred {
         pid: 0,
         uid: 0,
