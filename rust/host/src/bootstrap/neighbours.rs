@@ -83,7 +83,7 @@ impl Neighbours {
                 && set(launcher.local_size).is_some()
         })?;
         let local = per_machine(&set(launcher.local_size)?)?;
-        let fits = local >= 2 && size.is_multiple_of(local);
+        let fits = local >= 2 && size % local == 0;
         if !fits || number(launcher.local_rank).is_some_and(|number| number != rank % local) {
             return None;
         }
@@ -124,7 +124,7 @@ impl Neighbours {
             ])
         };
         let name = u128::from(half(b"upper")) << 64 | u128::from(half(b"lower"));
-        let fits = self.local >= 2 && circle.size.is_multiple_of(self.local as usize);
+        let fits = self.local >= 2 && circle.size % self.local as usize == 0;
         fits.then_some(Meeting {
             local: self.local,
             name: name.to_be_bytes(),
