@@ -25,7 +25,7 @@ LIMIT = 120.0  # seconds for one example; a guard against a hang
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"(?:#|/\*) (\w+\.(?:py|c))\b")
-PREFIXES = "FERROCOMM|TORCHCOMM|TORCHELASTIC|MASTER|GLOO|NCCL|LOCAL|WORLD|OMPI|PMI|PALS"
+PREFIXES = "FERROCOMM|TORCHCOMM|TORCHELASTIC|MASTER|GLOO|NCCL|LOCAL|WORLD|OMPI|MPI|PMI|PALS|SLURM"
 IN_CODE = re.compile(rf'"((?:{PREFIXES})_[A-Z_]+)"')
 IN_TABLE = re.compile(r"`([A-Z][A-Z_]+)`")
 # Read by others (torch, make, CMake, launchers' RANK), so not found in the code by their prefix.

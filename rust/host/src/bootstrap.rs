@@ -1,10 +1,12 @@
 //! Joining: ranks that share nothing but a store become a group whose members know one another.
 //!
-//! At most three store requests per rank (set, get, remove), none for a group of one. The protocol
-//! is in `machine`, its sockets are in `driver`. Must not know what members do with the table.
+//! At most three store requests (set, get, remove) per machine whose ranks meet on it, else per rank;
+//! none for a group of one, or on one machine. More only while a rank is late. The protocol is in
+//! `machine`, its sockets are in `driver`. Must not know what members do with the table.
 
 mod driver;
 mod machine;
+mod neighbours;
 #[cfg(test)]
 mod simulator;
 #[cfg(test)]
@@ -19,6 +21,9 @@ use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::{CommId, GroupRank, ProcessId, stable_hash};
 use ferrocomm_core::store::Store;
+
+use neighbours::Circle;
+pub(crate) use neighbours::Neighbours;
 
 /// What a rank asks for.
 pub(crate) struct JoinRequest<'a> {
@@ -36,6 +41,8 @@ pub(crate) struct JoinRequest<'a> {
     pub(crate) me: Member,
     /// address of this machine at which ranks below this one find it while joining
     pub(crate) advertise: IpAddr,
+    /// the ranks that are likely on this machine; none: this rank joins for itself
+    pub(crate) neighbours: Option<Neighbours>,
 }
 
 /// What the ranks of a group know of each of them.
@@ -86,7 +93,16 @@ pub(crate) fn join(request: &JoinRequest<'_>, store: &dyn Store) -> Result<Table
     let generation = generations().get(&group).copied().unwrap_or(0);
     let restart = std::env::var("TORCHELASTIC_RESTART_COUNT").unwrap_or_else(|_| "0".into());
     let prefix = format!("ferrocomm/{}/{restart}/{generation}", request.name);
-    let table = driver::drive(request, facts, &prefix, store)?;
+    let circle = Circle {
+        name: request.name,
+        rank,
+        size: request.size,
+        generation,
+        machine: request.me.machine,
+    };
+    let neighbours = request.neighbours.as_ref();
+    let meeting = neighbours.and_then(|neighbours| neighbours.meeting(&circle));
+    let table = driver::drive(request, facts, &prefix, meeting, store)?;
     // Ranks count what succeeded, which is the same on all of them; a failed attempt can be
     // repeated by the ranks that came, together with one that did not.
     generations().insert(group, generation + 1);

@@ -441,7 +441,7 @@ fn unspecified_like(address: IpAddr) -> IpAddr {
     }
 }
 
-fn same_user(socket: &UnixStream) -> bool {
+pub(crate) fn same_user(socket: &UnixStream) -> bool {
     // SAFETY: takes no argument and cannot fail.
     let own = unsafe { libc::geteuid() };
     credentials(socket).is_some_and(|peer| peer.uid == own || peer.uid == 0)

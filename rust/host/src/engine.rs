@@ -15,7 +15,7 @@ use ferrocomm_core::store::Store;
 use ferrocomm_core::work::Work;
 
 use crate::address;
-use crate::bootstrap::{JoinRequest, Member, join};
+use crate::bootstrap::{JoinRequest, Member, Neighbours, join};
 use crate::endpoint::{Endpoint, TransportChoice};
 use crate::gathering::new_place;
 use crate::meeting::{self, Meeting, Stepped};
@@ -114,6 +114,7 @@ impl HostEngine {
             facts: concat!("ferrocomm ", env!("CARGO_PKG_VERSION")),
             me,
             advertise: address::local_address()?,
+            neighbours: Neighbours::of_launcher(options.rank, options.size),
         };
         let table = join(&request, store)?;
         let members = Arc::new(table.members);

@@ -2,23 +2,31 @@
 //!
 //! Sockets do not block. A look at the store does, so it is short. Must not know what messages mean.
 
+mod local;
+mod stream;
+
 use std::collections::HashMap;
-use std::io::{self, ErrorKind as Io, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, ErrorKind as Io};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::interrupt;
 use ferrocomm_core::store::Store;
 
-use super::machine::{Action, Link, Machine, Setup, is_inner};
+use super::machine::{Action, Door, Link, Machine, Meeting, Setup};
 use super::{JoinRequest, Table};
+use local::Met;
+use stream::{Socket, Stream};
 
 /// How long a failed rank stays to tell the others.
 const LINGER: Duration = Duration::from_millis(500);
 /// One attempt to connect blocks no longer than this.
 const DIAL: Duration = Duration::from_secs(1);
+/// Connections let in at once, before those that are there get their turn.
+const ACCEPTED: usize = 64;
 /// Bytes read at once.
 const CHUNK: usize = 64 << 10;
 
@@ -27,55 +35,56 @@ pub(super) fn drive(
     request: &JoinRequest<'_>,
     facts: String,
     prefix: &str,
+    meeting: Option<Meeting>,
     store: &dyn Store,
 ) -> Result<Table> {
-    let size = request.size as u32;
-    let rank = request.rank.get();
-    let listener = is_inner(rank, size).then(|| listen(request)).transpose()?;
-    let listening = listener
-        .as_ref()
-        .map(|listener| listener.local_addr())
-        .transpose();
     let setup = Setup {
-        rank,
-        size,
+        rank: request.rank.get(),
+        size: request.size as u32,
         facts,
         name: request.name.into(),
         member: request.me.clone(),
         nonce: random()?,
-        listening: listening.map_err(|error| transport("cannot tell where it listens", &error))?,
+        meeting,
         limit: request.deadline.left(),
     };
     let mut driver = Driver {
         machine: Machine::new(setup),
         start: Instant::now(),
         end: request.deadline.instant(),
-        listener,
+        advertise: request.advertise,
+        meeting,
+        host: None,
+        listener: None,
         streams: HashMap::new(),
         store,
         prefix,
-        rank,
-        published: false,
+        published: Vec::new(),
         looks: None,
     };
     driver.run();
     driver.say_goodbye();
-    if driver.published {
-        if let Err(error) = store.remove(&driver.key(rank)) {
+    for rank in &driver.published {
+        if let Err(error) = store.remove(&driver.key(*rank)) {
             tracing::debug!(%error, "the key used for joining stays in the store");
         }
     }
     driver.machine.into_outcome()
 }
 
-fn listen(request: &JoinRequest<'_>) -> Result<TcpListener> {
-    TcpListener::bind(SocketAddr::new(request.advertise, 0))
-        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-        .map_err(|error| {
-            transport("cannot listen for other ranks", &error)
-                .got(format!("address {}", request.advertise))
-                .remedy("name another interface in FERROCOMM_INTERFACE")
-        })
+/// A listener at `address`, and where it is.
+fn listen(address: IpAddr) -> Result<(TcpListener, SocketAddr)> {
+    let open = || {
+        let listener = TcpListener::bind(SocketAddr::new(address, 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    open().map_err(|error| {
+        transport("cannot listen for other ranks", &error)
+            .got(format!("address {address}"))
+            .remedy("name another interface in FERROCOMM_INTERFACE")
+    })
 }
 
 fn transport(what: &'static str, error: &io::Error) -> Error {
@@ -98,56 +107,21 @@ fn random() -> Result<[u8; 16]> {
     ))
 }
 
-/// A connection and what is still to be sent on it.
-struct Stream {
-    stream: TcpStream,
-    unsent: Vec<u8>,
-    /// nothing more will be sent than `unsent`; whatever comes is dropped
-    closing: bool,
-}
-
-impl Stream {
-    /// Sends what the kernel takes.
-    fn flush(&mut self) -> io::Result<()> {
-        while !self.unsent.is_empty() {
-            match self.stream.write(&self.unsent) {
-                Ok(0) => return Err(Io::WriteZero.into()),
-                Ok(sent) => drop(self.unsent.drain(..sent)),
-                Err(error) if error.kind() == Io::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == Io::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if self.closing {
-            self.stream.shutdown(Shutdown::Write)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Reads once; `None` when there is nothing at the moment.
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        loop {
-            match self.stream.read(buffer) {
-                Ok(length) => return Ok(Some(length)),
-                Err(error) if error.kind() == Io::WouldBlock => return Ok(None),
-                Err(error) if error.kind() == Io::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
 struct Driver<'a> {
     machine: Machine,
     start: Instant,
     end: Instant,
+    /// address of this machine for others
+    advertise: IpAddr,
+    meeting: Option<Meeting>,
+    /// the meeting of this machine, if it is here
+    host: Option<UnixListener>,
     listener: Option<TcpListener>,
     streams: HashMap<Link, Stream>,
     store: &'a dyn Store,
     prefix: &'a str,
-    rank: u32,
-    published: bool,
+    /// whose keys it has set
+    published: Vec<u32>,
     /// the key to look for, and for how long
     looks: Option<(u32, Duration)>,
 }
@@ -177,9 +151,17 @@ impl Driver<'_> {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Publish { value } => {
-                self.published = true;
-                if let Err(error) = self.store.set(&self.key(self.rank), &value) {
+            Action::Meet { link } => self.meet(link),
+            Action::Listen => match listen(self.advertise) {
+                Ok((listener, address)) => {
+                    self.listener = Some(listener);
+                    self.machine.listening(address);
+                }
+                Err(error) => self.machine.fail(error),
+            },
+            Action::Publish { rank, value } => {
+                self.published.push(rank);
+                if let Err(error) = self.store.set(&self.key(rank), &value) {
                     self.machine.fail(error);
                 }
             }
@@ -218,14 +200,39 @@ impl Driver<'_> {
         self.machine.closed(now, link);
     }
 
+    fn meet(&mut self, link: Link) {
+        let met = match &self.meeting {
+            Some(meeting) => local::meet(&meeting.name),
+            None => Err(Io::Unsupported.into()),
+        };
+        let now = self.now();
+        match met {
+            Ok(Met::Host(listener)) => {
+                self.host = Some(listener);
+                self.machine.hosting(now);
+            }
+            Ok(Met::Guest(stream)) => {
+                self.add(link, Socket::Unix(stream));
+                self.machine.dialed(now, link);
+            }
+            Err(error) if matches!(error.kind(), Io::WouldBlock | Io::ConnectionRefused) => {
+                self.machine.closed(now, link);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "this rank cannot meet those of its machine");
+                self.machine.alone(now);
+            }
+        }
+    }
+
     fn dial(&mut self, link: Link, address: SocketAddr) {
         let left = self.end.saturating_duration_since(Instant::now());
         let limit = DIAL.min(left).max(Duration::from_millis(1));
-        let stream = TcpStream::connect_timeout(&address, limit).and_then(ready);
+        let socket = TcpStream::connect_timeout(&address, limit).and_then(Socket::tcp);
         let now = self.now();
-        match stream {
-            Ok(stream) => {
-                self.add(link, stream);
+        match socket {
+            Ok(socket) => {
+                self.add(link, socket);
                 self.machine.dialed(now, link);
             }
             Err(error) => {
@@ -235,11 +242,11 @@ impl Driver<'_> {
         }
     }
 
-    fn add(&mut self, link: Link, stream: TcpStream) {
+    fn add(&mut self, link: Link, socket: Socket) {
         self.streams.insert(
             link,
             Stream {
-                stream,
+                socket,
                 unsent: Vec::new(),
                 closing: false,
             },
@@ -251,7 +258,7 @@ impl Driver<'_> {
         if let Some((rank, patience)) = self.looks.take() {
             // Those below come first: what they have said must not wait for the store.
             self.poll(Duration::ZERO)?;
-            if self.machine.outcome().is_none() {
+            if self.machine.is_seeking() {
                 self.look(rank, patience)?;
             }
             return Ok(());
@@ -285,14 +292,13 @@ impl Driver<'_> {
                 } else {
                     libc::POLLOUT
                 };
-                pollfd(&stream.stream, libc::POLLIN | writes)
+                pollfd(&stream.socket, libc::POLLIN | writes)
             })
             .collect();
-        polled.extend(
-            self.listener
-                .as_ref()
-                .map(|listener| pollfd(listener, libc::POLLIN)),
-        );
+        let host = self.host.as_ref().map(|host| pollfd(host, libc::POLLIN));
+        let listener = self.listener.as_ref();
+        let listener = listener.map(|listener| pollfd(listener, libc::POLLIN));
+        polled.extend(host.into_iter().chain(listener));
         poll(&mut polled, limit).map_err(|error| transport("cannot wait for sockets", &error))?;
         for (link, polled) in links.iter().zip(&polled) {
             if polled.revents & libc::POLLOUT != 0 {
@@ -302,11 +308,9 @@ impl Driver<'_> {
                 self.read(*link);
             }
         }
-        if polled
-            .get(links.len())
-            .is_some_and(|listener| listener.revents != 0)
-        {
-            self.accept()?;
+        if polled[links.len()..].iter().any(|door| door.revents != 0) {
+            self.accept(Door::Local)?;
+            self.accept(Door::Remote)?;
         }
         let now = self.now();
         self.machine.tick(now);
@@ -327,31 +331,45 @@ impl Driver<'_> {
         }
     }
 
-    fn accept(&mut self) -> Result<()> {
-        let Some(listener) = &self.listener else {
-            return Ok(());
-        };
-        match listener.accept() {
-            Ok((stream, _)) => {
-                // One that has gone already is none.
-                if let Ok(stream) = ready(stream) {
-                    let now = self.now();
-                    let link = self.machine.accepted(now);
-                    self.add(link, stream);
+    /// Lets in whoever waits at `door`.
+    fn accept(&mut self, door: Door) -> Result<()> {
+        for _ in 0..ACCEPTED {
+            let accepted = match (door, &self.host, &self.listener) {
+                (Door::Local, Some(host), _) => {
+                    local::accept(host).map(|stream| stream.map(Socket::Unix))
                 }
-                Ok(())
+                (Door::Remote, _, Some(listener)) => {
+                    // One that has gone already is none.
+                    listener
+                        .accept()
+                        .map(|(stream, _)| Socket::tcp(stream).ok())
+                }
+                _ => return Ok(()),
+            };
+            match accepted {
+                Ok(Some(socket)) => {
+                    let now = self.now();
+                    let link = self.machine.accepted(now, door);
+                    self.add(link, socket);
+                }
+                Ok(None) => {}
+                Err(error) if error.kind() == Io::WouldBlock => return Ok(()),
+                Err(error) if is_passing(&error) => {}
+                Err(error) => {
+                    return Err(transport(
+                        "cannot accept connections of other ranks",
+                        &error,
+                    ));
+                }
             }
-            Err(error) if is_passing(&error) => Ok(()),
-            Err(error) => Err(transport(
-                "cannot accept connections of other ranks",
-                &error,
-            )),
         }
+        Ok(())
     }
 
     /// Delivers what is still to be sent. After a failure it also takes what others still send:
     /// closing over unread bytes would take the report of the failure back.
     fn say_goodbye(&mut self) {
+        self.host = None;
         self.listener = None;
         let failed = !matches!(self.machine.outcome(), Some(Ok(_)));
         let end = if failed {
@@ -370,19 +388,9 @@ impl Driver<'_> {
     }
 }
 
-/// Whether `accept` failed for a connection that has gone, or for nothing.
+/// Whether `accept` failed for a connection that has gone.
 fn is_passing(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        Io::WouldBlock | Io::Interrupted | Io::ConnectionAborted
-    )
-}
-
-/// The stream, non-blocking and without delay.
-fn ready(stream: TcpStream) -> io::Result<TcpStream> {
-    stream.set_nonblocking(true)?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
+    matches!(error.kind(), Io::Interrupted | Io::ConnectionAborted)
 }
 
 fn pollfd(socket: &impl AsRawFd, events: libc::c_short) -> libc::pollfd {

@@ -11,12 +11,13 @@ use std::time::Duration;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::{GroupRank, ProcessId};
 
-use super::machine::{Action, Link, Machine, Setup, is_inner};
+use super::machine::{Action, Door, Link, Machine, Meeting, Setup};
 use super::{Member, Table};
 use crate::random::Random;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
+mod nodes;
 mod scenarios;
 
 fn ms(milliseconds: u64) -> Duration {
@@ -34,6 +35,8 @@ type End = (usize, Link);
 enum Event {
     Start(usize),
     Die(usize),
+    /// does not run for so long
+    Sleep(usize, Duration),
     Fail(usize, Error),
     Tick(usize),
     /// a look at the store ends
@@ -48,6 +51,8 @@ enum Event {
         address: SocketAddr,
     },
     Dialed(End),
+    /// a node comes to the meeting of its machine
+    Meet(End),
     Bytes(End, Vec<u8>),
     Closed(End),
     /// somebody connects to this node, says this and stays
@@ -63,7 +68,17 @@ struct Node {
     started: Duration,
     over: bool,
     rank: u32,
+    /// which machine it is on
+    computer: u64,
+    meeting: Option<Meeting>,
     looks: usize,
+    published: usize,
+    /// when joining ended here
+    ended: Duration,
+    /// accepts connections and never says anything
+    silent: bool,
+    /// until when it does not run
+    asleep: Duration,
     /// what the other end of each connection is, and when what was sent last arrives
     peers: HashMap<Link, (Option<End>, Duration)>,
 }
@@ -76,6 +91,8 @@ struct Simulation {
     bodies: Vec<Option<Event>>,
     nodes: Vec<Node>,
     store: HashMap<u32, Vec<u8>>,
+    /// who hosts the meeting of this name on this machine
+    hosts: HashMap<(u64, [u8; 16]), usize>,
 }
 
 fn address_of(node: usize) -> SocketAddr {
@@ -112,6 +129,7 @@ impl Simulation {
             bodies: Vec::new(),
             nodes: Vec::new(),
             store: HashMap::new(),
+            hosts: HashMap::new(),
         };
         for rank in 0..size {
             let at = delay(&mut simulation.random, spread);
@@ -132,7 +150,7 @@ impl Simulation {
             name: "test".into(),
             member: member(node),
             nonce,
-            listening: is_inner(rank, size).then(|| address_of(node)),
+            meeting: None,
             limit: LIMIT,
         };
         self.nodes.push(Node {
@@ -141,7 +159,13 @@ impl Simulation {
             started: at,
             over: false,
             rank,
+            computer: node as u64,
+            meeting: None,
             looks: 0,
+            published: 0,
+            ended: Duration::ZERO,
+            silent: false,
+            asleep: Duration::ZERO,
             peers: HashMap::new(),
         });
         self.at(at, Event::Start(node));
@@ -184,9 +208,13 @@ impl Simulation {
 
     fn handle(&mut self, event: Event) {
         let now = self.now;
+        if let Some(until) = self.sleeps(&event) {
+            return self.at(until, event);
+        }
         match event {
             Event::Start(node) => {
                 if let Some(setup) = self.nodes[node].setup.take() {
+                    self.nodes[node].meeting = setup.meeting;
                     self.nodes[node].machine = Some(Machine::new(setup));
                     self.act(node);
                 }
@@ -195,6 +223,7 @@ impl Simulation {
                 self.nodes[node].over = true;
                 self.hang_up(node);
             }
+            Event::Sleep(node, length) => self.nodes[node].asleep = now + length,
             Event::Fail(node, error) => self.with(node, |machine, _| machine.fail(error)),
             Event::Tick(node) => self.with(node, Machine::tick),
             Event::Look { node, rank, until } => match self.store.get(&rank).cloned() {
@@ -217,8 +246,15 @@ impl Simulation {
                 self.nodes[node].peers.remove(&link);
                 self.with(node, |machine, now| machine.closed(now, link));
             }
+            Event::Meet(end) => self.meet(end),
             Event::Stray { node, bytes } => {
-                let Some(link) = self.accept(node, None) else {
+                let hosts = self.hosts.values().any(|host| *host == node);
+                let door = if hosts && self.random.below(2) == 0 {
+                    Door::Local
+                } else {
+                    Door::Remote
+                };
+                let Some(link) = self.accept(node, door, None) else {
                     return;
                 };
                 self.soon(Event::Bytes((node, link), bytes));
@@ -242,8 +278,15 @@ impl Simulation {
     fn act(&mut self, node: usize) {
         while let Some(action) = self.nodes[node].machine.as_mut().and_then(Machine::action) {
             match action {
-                Action::Publish { value } => {
-                    self.store.insert(self.nodes[node].rank, value);
+                Action::Meet { link } => self.soon(Event::Meet((node, link))),
+                Action::Listen => {
+                    if let Some(machine) = &mut self.nodes[node].machine {
+                        machine.listening(address_of(node));
+                    }
+                }
+                Action::Publish { rank, value } => {
+                    self.nodes[node].published += 1;
+                    self.store.insert(rank, value);
                 }
                 Action::Fetch { rank, patience } => {
                     self.nodes[node].looks += 1;
@@ -263,6 +306,7 @@ impl Simulation {
         let Some(machine) = &this.machine else { return };
         if machine.outcome().is_some() {
             this.over = true;
+            this.ended = self.now;
             return self.hang_up(node);
         }
         let at = this.started + machine.wake_at();
@@ -272,23 +316,65 @@ impl Simulation {
         );
     }
 
-    fn accept(&mut self, node: usize, peer: Option<End>) -> Option<Link> {
+    fn accept(&mut self, node: usize, door: Door, peer: Option<End>) -> Option<Link> {
         let now = self.now;
         let this = &mut self.nodes[node];
         let machine = this.machine.as_mut().filter(|_| !this.over)?;
-        let link = machine.accepted(now.saturating_sub(this.started));
+        let link = machine.accepted(now.saturating_sub(this.started), door);
         this.peers.insert(link, (peer, now));
         self.act(node);
         Some(link)
     }
 
+    /// When the node that would see `event` runs again, if it does not now.
+    fn sleeps(&self, event: &Event) -> Option<Duration> {
+        let node = match event {
+            Event::Start(node) | Event::Die(node) | Event::Fail(node, _) | Event::Tick(node) => {
+                *node
+            }
+            Event::Sleep(..) => return None,
+            Event::Look { node, .. } | Event::Dial { node, .. } | Event::Stray { node, .. } => {
+                *node
+            }
+            Event::Dialed((node, _))
+            | Event::Meet((node, _))
+            | Event::Bytes((node, _), _)
+            | Event::Closed((node, _)) => *node,
+        };
+        let asleep = self.nodes[node].asleep;
+        (self.now < asleep).then_some(asleep)
+    }
+
+    fn meet(&mut self, (node, link): End) {
+        let this = &self.nodes[node];
+        let Some(meeting) = this.meeting.filter(|_| !this.over) else {
+            return;
+        };
+        let place = (this.computer, meeting.name);
+        let host = self.hosts.get(&place).copied();
+        match host.filter(|host| !self.nodes[*host].over) {
+            Some(host) => self.link_up(node, link, host, Door::Local),
+            None => {
+                self.hosts.insert(place, node);
+                self.with(node, Machine::hosting);
+            }
+        }
+    }
+
     fn connect(&mut self, node: usize, link: Link, address: SocketAddr) {
-        let there = node_at(address);
+        self.link_up(node, link, node_at(address), Door::Remote);
+    }
+
+    fn link_up(&mut self, node: usize, link: Link, there: usize, door: Door) {
+        if self.nodes.get(there).is_some_and(|node| node.silent) {
+            self.nodes[node].peers.insert(link, (None, self.now));
+            return self.soon(Event::Dialed((node, link)));
+        }
         let accepted = self
             .nodes
             .get(there)
             .is_some()
-            .then(|| self.accept(there, Some((node, link))));
+            .then(|| self.accept(there, door, Some((node, link))));
         match accepted.flatten() {
             Some(other) if !self.nodes[node].over => {
                 let now = self.now;

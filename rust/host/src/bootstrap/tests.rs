@@ -11,6 +11,8 @@ use ferrocomm_core::interrupt;
 
 use super::*;
 
+mod nodes;
+
 type Values = HashMap<String, Vec<u8>>;
 
 /// A store in memory; each rank has its own handle, which counts its requests.
@@ -86,6 +88,17 @@ fn member(rank: usize) -> Member {
 }
 
 fn join_as(rank: usize, size: usize, name: &str, limit: Duration, store: &Memory) -> Result<Table> {
+    join_near(rank, size, name, limit, store, None)
+}
+
+fn join_near(
+    rank: usize,
+    size: usize,
+    name: &str,
+    limit: Duration,
+    store: &Memory,
+    neighbours: Option<Neighbours>,
+) -> Result<Table> {
     let request = JoinRequest {
         name,
         rank: GroupRank::new(rank as u32),
@@ -94,6 +107,7 @@ fn join_as(rank: usize, size: usize, name: &str, limit: Duration, store: &Memory
         facts: "version 1",
         me: member(rank),
         advertise: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        neighbours,
     };
     join(&request, store)
 }
@@ -261,7 +275,7 @@ fn strangers_at_the_door_are_sent_away() {
             scope.spawn(move || join_as(0, 2, "strangers", LONG, &store))
         };
         let value = store.get("ferrocomm/strangers/0/0/0", LONG).unwrap();
-        let (_, address) = wire::read_key_value(&value).unwrap();
+        let (_, _, address) = wire::read_key_value(&value).unwrap();
         let mut kept = Vec::new();
         for bytes in [
             &b"GET / HTTP/1.1\r\n\r\n"[..],

@@ -11,7 +11,7 @@ use ferrocomm_core::ids::{GroupRank, ProcessId};
 use super::Member;
 
 /// Opens every connection and every key; the last byte is the version of this protocol.
-const MAGIC: [u8; 8] = *b"ferrojo\x01";
+const MAGIC: [u8; 8] = *b"ferrojo\x02";
 
 /// Longest text of a rank about its communicator.
 pub(super) const MAX_FACTS: usize = 1024;
@@ -51,8 +51,8 @@ pub(super) enum Greeting {
 /// A message on a connection that has been greeted.
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    /// Down: the hello fits.
-    Welcome,
+    /// Down: the hello fits; from this rank.
+    Welcome { rank: u32 },
     /// Up: a rank has come; `facts` is a digest of what it believes.
     Record {
         rank: u32,
@@ -63,6 +63,10 @@ pub(super) enum Message {
     Facts { rank: u32, facts: String },
     /// Up: a rank's deadline has passed.
     GaveUp,
+    /// Down: so many ranks per node the root counts.
+    Shape { local: u32 },
+    /// Up: the first rank of a node leaves it to the receiver to act for the node.
+    Leads,
     /// Up: what a rank found wrong. Down: how joining ended.
     Failure(Error),
     /// Down: all have come.
@@ -75,26 +79,29 @@ const FACTS: u8 = 3;
 const GAVE_UP: u8 = 4;
 const FAILURE: u8 = 5;
 const TABLE: u8 = 6;
+const LEADS: u8 = 7;
+const SHAPE: u8 = 8;
 
 /// Bytes before the body of a message: its tag and its length.
 const HEAD: usize = 5;
 
-/// The value under a rank's key.
-pub(super) fn key_value(nonce: &Nonce, address: SocketAddr) -> Vec<u8> {
+/// The value under the key of a rank that counts `local` ranks per node.
+pub(super) fn key_value(nonce: &Nonce, local: u32, address: SocketAddr) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend(nonce);
+    out.extend(local.to_le_bytes());
     put_address(&mut out, address);
     out
 }
 
 /// Reads the value under a rank's key.
-pub(super) fn read_key_value(value: &[u8]) -> Option<(Nonce, SocketAddr)> {
+pub(super) fn read_key_value(value: &[u8]) -> Option<(Nonce, u32, SocketAddr)> {
     let mut input = Input(value);
     if input.array()? != MAGIC {
         return None;
     }
-    let pair = (input.array()?, input.address()?);
-    input.0.is_empty().then_some(pair)
+    let value = (input.array()?, input.u32()?, input.address()?);
+    input.0.is_empty().then_some(value)
 }
 
 impl Hello {
@@ -150,7 +157,9 @@ impl Message {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = vec![self.tag(), 0, 0, 0, 0];
         match self {
-            Self::Welcome | Self::GaveUp => {}
+            Self::Welcome { rank } => out.extend(rank.to_le_bytes()),
+            Self::Shape { local } => out.extend(local.to_le_bytes()),
+            Self::GaveUp | Self::Leads => {}
             Self::Record {
                 rank,
                 facts,
@@ -179,10 +188,12 @@ impl Message {
 
     fn tag(&self) -> u8 {
         match self {
-            Self::Welcome => WELCOME,
+            Self::Welcome { .. } => WELCOME,
             Self::Record { .. } => RECORD,
             Self::Facts { .. } => FACTS,
             Self::GaveUp => GAVE_UP,
+            Self::Shape { .. } => SHAPE,
+            Self::Leads => LEADS,
             Self::Failure(_) => FAILURE,
             Self::Table { .. } => TABLE,
         }
@@ -197,7 +208,8 @@ impl Message {
         let tag = head[0];
         let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
         let limit = match tag {
-            WELCOME | GAVE_UP => 0,
+            WELCOME | SHAPE => 4,
+            GAVE_UP | LEADS => 0,
             RECORD => 12 + MAX_MEMBER,
             FACTS => 6 + MAX_FACTS,
             FAILURE => MAX_FAILURE,
@@ -217,8 +229,12 @@ impl Message {
 
     fn read(tag: u8, mut input: Input<'_>, size: usize) -> Option<Self> {
         let message = match tag {
-            WELCOME => Self::Welcome,
+            WELCOME => Self::Welcome { rank: input.u32()? },
             GAVE_UP => Self::GaveUp,
+            SHAPE => Self::Shape {
+                local: input.u32()?,
+            },
+            LEADS => Self::Leads,
             RECORD => Self::Record {
                 rank: input.u32()?,
                 facts: input.u64()?,
@@ -405,8 +421,8 @@ mod tests {
     fn what_is_written_is_read() {
         let address = "10.1.2.3:45".parse().unwrap();
         assert_eq!(
-            read_key_value(&key_value(&[3; 16], address)),
-            Some(([3; 16], address))
+            read_key_value(&key_value(&[3; 16], 8, address)),
+            Some(([3; 16], 8, address))
         );
         let hello = Hello {
             nonce: [1; 16],
@@ -426,7 +442,9 @@ mod tests {
         assert_eq!((read, length), (hello, bytes.len()));
         let error = Error::new(ErrorKind::Mismatch, "no").peers([GroupRank::new(3)]);
         let messages = [
-            Message::Welcome,
+            Message::Welcome { rank: 7 },
+            Message::Shape { local: 8 },
+            Message::Leads,
             Message::Record {
                 rank: 1,
                 facts: 7,

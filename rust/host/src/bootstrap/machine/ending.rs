@@ -7,7 +7,8 @@ use std::time::Duration;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::GroupRank;
 
-use super::{Action, Lower, Machine, PATIENCE, Phase, Upward, parent, root};
+use super::upward::{Nearby, Upward};
+use super::{Action, Lower, Machine, PATIENCE, Phase, root};
 use crate::bootstrap::wire::{self, Message, Nonce};
 use crate::bootstrap::{Member, Table, id_of};
 
@@ -72,19 +73,24 @@ impl Machine {
         }
     }
 
-    /// The failure of a rank that found no rank to report to: all above it are missing.
+    /// The failure of a rank that found no rank to report to: all above it are missing, and those
+    /// of its node that did not come to it.
     fn nobody_above(&self) -> Error {
-        let mut above: Vec<GroupRank> = successors(parent(self.setup.rank), |rank| parent(*rank))
-            .map(GroupRank::new)
-            .collect();
-        above.reverse();
+        let nearest = self.tree.above(self.setup.rank).or(Some(0));
+        let mut absent: Vec<u32> = successors(nearest, |rank| self.tree.above(*rank)).collect();
+        if self.nearby == Nearby::Hosting {
+            absent.extend(self.absent_nearby());
+        }
+        absent.sort_unstable();
+        absent.dedup();
+        let absent: Vec<GroupRank> = absent.into_iter().map(GroupRank::new).collect();
         let limit = self.setup.limit;
         let text = format!(
             "{} did not come to join within {limit:?}; see whether it was started and has the same \
              store, or raise the time-out",
-            root::list(&above)
+            root::list(&absent)
         );
-        Error::new(ErrorKind::Timeout, format!("rank {text}")).peers(above)
+        Error::new(ErrorKind::Timeout, format!("rank {text}")).peers(absent)
     }
 
     pub(super) fn lost(&self, rank: u32) -> Error {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::GroupRank;
 
-use super::{Setup, digest};
+use super::digest;
 use crate::bootstrap::Member;
 use crate::bootstrap::wire::{MAX_NAMED, Message};
 
@@ -26,15 +26,12 @@ pub(super) struct Root {
 }
 
 impl Root {
-    pub(super) fn new(setup: &Setup) -> Self {
-        let mut members = vec![None; setup.size as usize];
-        if let Some(own) = members.get_mut(setup.rank as usize) {
-            *own = Some(setup.member.clone());
-        }
+    /// Of `size` ranks, none of which has come, that are to believe `facts`.
+    pub(super) fn new(size: usize, facts: String) -> Self {
         Self {
-            facts: setup.facts.clone(),
-            missing: members.len() - 1,
-            members,
+            facts,
+            missing: size,
+            members: vec![None; size],
             differing: BTreeMap::new(),
             twice: Vec::new(),
             settles_at: None,

@@ -4,7 +4,7 @@ use super::*;
 use crate::bootstrap::wire;
 
 /// Runs `test` with many seeds and names the one that fails.
-fn with_seeds(count: u64, test: impl Fn(u64, &mut Random)) {
+pub(super) fn with_seeds(count: u64, test: impl Fn(u64, &mut Random)) {
     let mut seeds = Random::of_now();
     for _ in 0..count {
         let seed = seeds.next();
@@ -18,12 +18,12 @@ fn some_size(random: &mut Random) -> u32 {
     [2, 3, 16, 17, 18, 33, 100, 273, 300][random.below(9) as usize]
 }
 
-fn numbers(ranks: &[GroupRank]) -> Vec<u32> {
+pub(super) fn numbers(ranks: &[GroupRank]) -> Vec<u32> {
     ranks.iter().map(|rank| rank.get()).collect()
 }
 
 /// All outcomes are this one failure.
-fn assert_failed(outcomes: &[(usize, Result<Table>)], kind: ErrorKind, peers: &[u32]) {
+pub(super) fn assert_failed(outcomes: &[(usize, Result<Table>)], kind: ErrorKind, peers: &[u32]) {
     let texts: Vec<String> = outcomes
         .iter()
         .map(|(_, outcome)| outcome.as_ref().unwrap_err().to_string())
@@ -35,7 +35,7 @@ fn assert_failed(outcomes: &[(usize, Result<Table>)], kind: ErrorKind, peers: &[
     }
 }
 
-fn assert_joined(outcomes: &[(usize, Result<Table>)]) {
+pub(super) fn assert_joined(outcomes: &[(usize, Result<Table>)]) {
     let table = outcomes[0].1.as_ref().unwrap();
     for (node, outcome) in outcomes {
         assert_eq!(outcome.as_ref().unwrap(), table, "node {node}");
@@ -135,10 +135,9 @@ fn a_rank_that_dies_is_named_by_all_that_had_come() {
 #[test]
 fn a_parent_that_dies_before_it_is_found_is_the_only_one_missing() {
     let mut simulation = Simulation::new(3, 60, ms(50));
-    simulation.setup(2).listening = None;
     simulation.withhold(2);
     // It has left its key behind.
-    let dead = wire::key_value(&[9; 16], address_of(59_999));
+    let dead = wire::key_value(&[9; 16], 1, address_of(59_999));
     simulation.store.insert(2, dead);
     simulation.run();
     let outcomes = simulation.outcomes();
@@ -154,8 +153,8 @@ fn stale_keys_do_no_harm() {
         for rank in 0..size {
             // Of a rank that is gone, of one that lives with another nonce, or no key at all.
             let value = match random.below(3) {
-                0 => wire::key_value(&[9; 16], address_of(59_999)),
-                1 => wire::key_value(&[9; 16], address_of(0)),
+                0 => wire::key_value(&[9; 16], 1, address_of(59_999)),
+                1 => wire::key_value(&[9; 16], 1, address_of(0)),
                 _ => b"left over".to_vec(),
             };
             simulation.store.insert(rank, value);
