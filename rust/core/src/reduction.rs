@@ -88,6 +88,12 @@ impl Reduction {
         }
     }
 
+    /// Whether one rank's input is a partial as it stands.
+    pub fn is_partial(&self) -> bool {
+        let (takes, leaves) = Stage::First.types(self.dtype);
+        takes == leaves && !matches!(self.op, ReduceOp::PremulSum(_))
+    }
+
     /// Bytes of an element of an input, and of the output.
     pub fn widths(&self) -> (usize, usize) {
         let (takes, leaves) = self.stage.types(self.dtype);

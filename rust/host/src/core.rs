@@ -23,9 +23,11 @@ use crate::program::{Limits, Operand, Place, Program, Step};
 use crate::slab::{Key, Slab};
 
 /// Where algorithms change; the same on all ranks.
-const LIMITS: Limits = Limits {
+pub(crate) const LIMITS: Limits = Limits {
     one_shot: 32 * 1024,
     piece: 256 * 1024,
+    direct: 3,
+    ring: 1024 * 1024,
 };
 
 /// A started transfer of an operation.
@@ -130,7 +132,7 @@ impl Core {
     /// Starts `call`, or queues it behind the collectives before it.
     pub(crate) fn issue(&mut self, comm: CommId, call: Call) -> Result<Arc<Work>> {
         let group = self.open_group(comm)?;
-        let (rank, size) = (group.rank, group.members.len());
+        let rank = group.rank;
         let Call {
             task,
             dtype,
@@ -140,7 +142,8 @@ impl Core {
         } = call;
         match task {
             Task::Collective(collective) => {
-                let program = collectives::program(&collective, dtype, rank, size, &LIMITS)?;
+                let program =
+                    collectives::program(&collective, dtype, rank, &group.topology, &LIMITS)?;
                 let fingerprint = fingerprint(&collective, dtype);
                 let work = Arc::new(Work::new(collective.operation(), sequence));
                 let scratch = vec![0; program.scratch];

@@ -9,6 +9,7 @@ use ferrocomm_core::error::{Error, ErrorKind};
 use ferrocomm_core::ids::{GroupRank, ProcessId};
 
 use crate::bootstrap::Member;
+use crate::collectives::Topology;
 use crate::frame::{Fingerprint, Header, as_received, listens};
 use crate::slab::Key;
 
@@ -69,6 +70,7 @@ pub(crate) struct Membership {
     pub(crate) name: Arc<str>,
     pub(crate) rank: GroupRank,
     pub(crate) members: Arc<Vec<Member>>,
+    pub(crate) topology: Topology,
     pub(crate) standing: Standing,
     /// whether the cause of failure has reached the client
     pub(crate) reported: bool,
@@ -86,8 +88,10 @@ pub(crate) struct Membership {
 impl Membership {
     pub(crate) fn new(name: Arc<str>, rank: GroupRank, members: Arc<Vec<Member>>) -> Self {
         let unheard = vec![0; members.len()];
+        let topology = Topology::of(members.iter().map(|member| member.machine));
         Self {
             unheard,
+            topology,
             queries: Vec::new(),
             name,
             rank,
