@@ -13,7 +13,7 @@ use super::builder::{Builder, slice};
 use super::lane::{Lane, Shares};
 use crate::program::Place;
 
-/// Messages whose receives are posted ahead.
+/// Messages whose receives are posted ahead, at most.
 const AHEAD: usize = 4;
 
 struct Ring<'a> {
@@ -45,7 +45,9 @@ pub(super) fn build(b: &mut Builder, scene: Scene<'_>, lane: &Lane, reduction: R
         .unwrap_or(0);
     let widths = last.widths();
     let piece = scene.piece(longest * widths.0, widths.0) / widths.0;
-    let slots = (0..AHEAD)
+    let pieces = longest.div_ceil(piece).max(1);
+    // Results are not expected before the messages of a first round have left.
+    let slots = (0..AHEAD.min((machines - 1) * pieces))
         .map(|_| b.scratch(piece.min(longest) * widths.0))
         .collect();
     Ring {
@@ -54,7 +56,7 @@ pub(super) fn build(b: &mut Builder, scene: Scene<'_>, lane: &Lane, reduction: R
         reduction,
         shares,
         piece,
-        pieces: longest.div_ceil(piece).max(1),
+        pieces,
         machines,
         home: scene.machine(),
         widths,
@@ -69,7 +71,8 @@ impl Ring<'_> {
     fn build(&mut self, b: &mut Builder) {
         let combining = (self.machines - 1) * self.pieces;
         let total = 2 * combining;
-        for number in 0..AHEAD.min(total) {
+        let ahead = self.slots.len();
+        for number in 0..ahead {
             self.expect(b, number);
         }
         for number in 0..self.pieces {
@@ -86,8 +89,8 @@ impl Ring<'_> {
             if number + self.pieces < total {
                 self.send(b, result);
             }
-            if number + AHEAD < total {
-                self.expect(b, number + AHEAD);
+            if number + ahead < total {
+                self.expect(b, number + ahead);
             }
         }
     }
@@ -137,7 +140,7 @@ impl Ring<'_> {
         let share = self.share(number);
         if number < (self.machines - 1) * self.pieces {
             let length = self.part_elements(share, number) * self.widths.0;
-            slice(self.slots[number % AHEAD], 0, length)
+            slice(self.slots[number % self.slots.len()], 0, length)
         } else {
             self.part(self.lane.output, share, number, self.widths.1)
         }

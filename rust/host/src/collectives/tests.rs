@@ -30,6 +30,12 @@ const LIMITS: Limits = Limits {
     ring: 500,
 };
 
+/// With slices of one piece.
+const LONG_PIECES: Limits = Limits {
+    piece: 1 << 16,
+    ..LIMITS
+};
+
 /// One rank's memory while its call is put together.
 struct Arena {
     bytes: Vec<u8>,
@@ -108,16 +114,17 @@ fn check_on(
         memories.push(arena.bytes);
     }
     let expected = reference::after(&calls, &memories, dtype);
+    let limits = [LIMITS, LONG_PIECES][random.below(2) as usize];
     let programs: Vec<_> = calls
         .iter()
         .enumerate()
-        .map(|(rank, call)| program(call, dtype, GroupRank::new(rank as u32), topology, &LIMITS))
+        .map(|(rank, call)| program(call, dtype, GroupRank::new(rank as u32), topology, &limits))
         .collect::<Result<_, _>>()
         .unwrap();
     for delivery in [Delivery::InOrder, Delivery::Rendezvous, Delivery::Buffered] {
         let seed = random.next();
         let context = format!(
-            "seed {seed:#x}, {delivery:?}, {topology:?}, {dtype:?}, {:?}",
+            "seed {seed:#x}, {delivery:?}, {limits:?}, {topology:?}, {dtype:?}, {:?}",
             calls[0]
         );
         let memories = interpreter::run(&programs, memories.clone(), delivery, seed)
