@@ -8,6 +8,7 @@
 mod element;
 mod kernel;
 mod number;
+mod partial;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,8 @@ use kernel::{Kernel, run};
 use number::{
     Add, And, Float, Integer, Larger, Mean, Multiply, Or, ScaledAdd, Smaller, Terms, Xor,
 };
+use partial::Course;
+pub use partial::Stage;
 
 /// One rank's input.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +40,8 @@ pub struct Reduction {
     op: ReduceOp,
     dtype: Dtype,
     terms: Terms,
-    kernel: Kernel,
+    stage: Stage,
+    course: Course,
 }
 
 impl Reduction {
@@ -66,8 +70,34 @@ impl Reduction {
                 group_size: group_size.max(1),
                 factor,
             },
-            kernel,
+            stage: Stage::Whole,
+            course: Course::Straight(kernel),
         })
+    }
+
+    /// The same reduction, of which one stage is done. First, middle and last stages in any number
+    /// come to what the whole does, up to the order in which floats are added.
+    #[must_use]
+    pub fn at(self, stage: Stage) -> Self {
+        // Every supported pair has all its stages; a test looks at each.
+        let course = stage.course(self.op, self.dtype).unwrap_or(self.course);
+        Self {
+            stage,
+            course,
+            ..self
+        }
+    }
+
+    /// Whether one rank's input is a partial as it stands.
+    pub fn is_partial(&self) -> bool {
+        let (takes, leaves) = Stage::First.types(self.dtype);
+        takes == leaves && !matches!(self.op, ReduceOp::PremulSum(_))
+    }
+
+    /// Bytes of an element of an input, and of the output.
+    pub fn widths(&self) -> (usize, usize) {
+        let (takes, leaves) = self.stage.types(self.dtype);
+        (takes.size(), leaves.size())
     }
 
     /// How elements are combined.
@@ -80,23 +110,25 @@ impl Reduction {
         self.dtype
     }
 
-    /// Combines `inputs`, given in rank order, and writes the finished result to `out`. Allocates
-    /// nothing.
+    /// Combines `inputs`, given in rank order, and writes the result to `out`. Allocates nothing.
     ///
     /// # Panics
-    /// When there is no input, lengths differ, or `out` does not hold whole elements.
+    /// When there is no input, inputs and output differ in their number of elements, `out` does not
+    /// hold whole elements, or an input in the output is not of the output's type.
     pub fn reduce(&self, out: &mut [u8], inputs: &[Input<'_>]) {
         assert!(!inputs.is_empty(), "a reduction needs an input");
-        assert!(
-            out.len() % self.dtype.size() == 0,
-            "the output holds whole elements"
-        );
+        let (takes, leaves) = self.widths();
+        assert!(out.len() % leaves == 0, "the output holds whole elements");
         for input in inputs {
-            if let Input::Bytes(bytes) = input {
-                assert!(bytes.len() == out.len(), "inputs are as long as the output");
+            match input {
+                Input::Bytes(bytes) => assert!(
+                    bytes.len() / takes == out.len() / leaves && bytes.len() % takes == 0,
+                    "inputs are as long as the output"
+                ),
+                Input::Output => assert!(takes == leaves, "an input in the output has its type"),
             }
         }
-        (self.kernel)(&self.terms, out, inputs);
+        self.course.run(&self.terms, out, inputs);
     }
 }
 

@@ -2,8 +2,13 @@
 //!
 //! Pure: lengths in, steps out. Every rank computes its own program, and the programs of a group fit
 //! because each message's sender and receiver derive its part and its length alike. A reduction
-//! always combines in rank order, on every rank alike or on one that hands out the result, so that all
-//! ranks hold the same bits. Must not know links, locks, time or how memory is reached.
+//! combines in rank order within a machine and in the order of machines between them, on every rank
+//! alike or on one that hands out the result, so that all ranks hold the same bits.
+//!
+//! Where ranks share machines, they combine or collect among themselves first, and each exchanges its
+//! share with one rank of every other machine, so that nothing crosses between machines twice and
+//! every rank's connection carries something. Must not know links, locks, time or how memory is
+//! reached.
 
 mod all_gather;
 mod all_reduce;
@@ -11,14 +16,20 @@ mod all_to_all;
 mod barrier;
 mod broadcast;
 mod builder;
+mod chain;
+mod doubling;
 mod gather;
+mod halving;
+mod lane;
 mod pipeline;
 mod reduce;
 mod reduce_scatter;
+mod ring;
 mod scatter;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod topology;
 
 use ferrocomm_core::call::{Collective, Region, Regions};
 use ferrocomm_core::dtype::Dtype;
@@ -30,20 +41,72 @@ use ferrocomm_core::reduction::Reduction;
 use crate::frame::Fingerprint;
 use crate::program::{Limits, Program};
 use builder::Builder;
+pub(crate) use topology::Topology;
 
 /// No slice is cut into more pieces than this.
 const MAX_PIECES: usize = 4096;
 
-/// What every algorithm knows of the group and the call.
+/// What every algorithm knows of the ranks that take part in it, which it numbers from 0, and of the
+/// call.
 #[derive(Clone, Copy)]
 struct Scene<'a> {
+    /// this rank's number
     me: usize,
     size: usize,
+    /// the ranks by number
+    ranks: &'a [usize],
+    topology: &'a Topology,
     dtype: Dtype,
     limits: &'a Limits,
 }
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
+    /// The rank with this number.
+    fn at(self, number: usize) -> usize {
+        self.ranks[number]
+    }
+
+    /// This rank.
+    fn rank(self) -> usize {
+        self.ranks[self.me]
+    }
+
+    /// The machine of this rank.
+    fn machine(self) -> usize {
+        self.topology.seat(self.rank()).0
+    }
+
+    /// The same call among `ranks`, of which this is one.
+    fn among<'b>(self, ranks: &'b [usize]) -> Scene<'b>
+    where
+        'a: 'b,
+    {
+        let own = self.rank();
+        Scene {
+            me: ranks.iter().position(|rank| *rank == own).unwrap_or(0),
+            size: ranks.len(),
+            ranks,
+            ..self
+        }
+    }
+
+    /// The same call among the ranks of this machine.
+    fn at_home(self) -> Self {
+        self.among(self.topology.ranks(self.machine()))
+    }
+
+    /// Whether parts of `bytes` bytes go between a root and another machine in one message. An
+    /// exchange of nothing tells each rank that it is nothing.
+    fn goes_together(self, bytes: usize) -> bool {
+        let most = bytes * self.topology.columns();
+        self.has_levels() && (1..=self.limits.one_shot).contains(&most)
+    }
+
+    /// Whether some ranks share a machine and others do not.
+    fn has_levels(self) -> bool {
+        (2..self.size).contains(&self.topology.machines())
+    }
+
     /// The other ranks in the order in which this one sends: the next one first, so that at any
     /// moment the ranks of a group send to different ones.
     fn receivers(self) -> impl Iterator<Item = usize> {
@@ -55,22 +118,21 @@ impl Scene<'_> {
         (1..self.size).map(move |step| (self.me + self.size - step) % self.size)
     }
 
-    /// How to combine the inputs of all ranks.
+    /// How to combine the inputs of the whole group.
     fn reduction(self, op: ReduceOp) -> Result<Reduction> {
         Reduction::new(op, self.dtype, self.size)
     }
 
-    /// Length of the pieces into which slices of at most `longest` bytes are cut: whole elements.
-    /// Giant slices get longer pieces, so that a program stays small.
-    fn piece(self, longest: usize) -> usize {
-        let element = self.dtype.size();
+    /// Length of the pieces into which slices of at most `longest` bytes are cut: whole elements of
+    /// `element` bytes. Giant slices get longer pieces, so that a program stays small.
+    fn piece(self, longest: usize, element: usize) -> usize {
         let usual = self.limits.piece / element;
         let least = longest.div_ceil(MAX_PIECES).div_ceil(element);
         usual.max(least).max(1) * element
     }
 }
 
-/// The program of `rank` in a group of `size` ranks for `collective` on elements of `dtype`.
+/// The program of `rank` in a group of this topology for `collective` on elements of `dtype`.
 ///
 /// # Errors
 /// `InvalidArgument` when regions do not fit each other, `Unsupported` when the reduction is not in
@@ -79,12 +141,15 @@ pub(crate) fn program(
     collective: &Collective,
     dtype: Dtype,
     rank: GroupRank,
-    size: usize,
+    topology: &Topology,
     limits: &Limits,
 ) -> Result<Program> {
+    let size = topology.everyone().len();
     let scene = Scene {
         me: rank.index(),
         size,
+        ranks: topology.everyone(),
+        topology,
         dtype,
         limits,
     };

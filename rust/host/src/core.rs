@@ -27,9 +27,11 @@ use crate::seat::Seat;
 use crate::slab::{Key, Slab};
 
 /// Where algorithms change; the same on all ranks.
-const LIMITS: Limits = Limits {
+pub(crate) const LIMITS: Limits = Limits {
     one_shot: 32 * 1024,
     piece: 256 * 1024,
+    direct: 3,
+    ring: 1024 * 1024,
 };
 
 /// A started transfer of an operation.
@@ -156,7 +158,7 @@ impl Core {
     /// Starts `call`, or queues it behind the collectives before it.
     pub(crate) fn issue(&mut self, comm: CommId, call: Call) -> Result<Arc<Work>> {
         let group = self.open_group(comm)?;
-        let (rank, size) = (group.rank, group.members.len());
+        let rank = group.rank;
         let Call {
             task,
             dtype,
@@ -174,7 +176,8 @@ impl Core {
                 Ok(work)
             }
             Task::Collective(collective) => {
-                let program = collectives::program(&collective, dtype, rank, size, &LIMITS)?;
+                let program =
+                    collectives::program(&collective, dtype, rank, &group.topology, &LIMITS)?;
                 let fingerprint = collectives::fingerprint(&collective, dtype);
                 let work = Arc::new(Work::new(collective.operation(), sequence));
                 let scratch = vec![0; program.scratch];
@@ -262,7 +265,7 @@ impl Core {
         };
         let group = self.open_group(comm)?;
         let program =
-            collectives::program(collective, dtype, group.rank, group.members.len(), &LIMITS)?;
+            collectives::program(collective, dtype, group.rank, &group.topology, &LIMITS)?;
         let fingerprint = collectives::fingerprint(collective, dtype);
         if let Some(error) = group.note_issued(sequence, fingerprint) {
             return Err(error);

@@ -9,6 +9,7 @@ use ferrocomm_core::error::{Error, ErrorKind};
 use ferrocomm_core::ids::{GroupRank, ProcessId};
 
 use crate::bootstrap::Member;
+use crate::collectives::Topology;
 use crate::frame::{Fingerprint, Header, as_received, listens};
 use crate::print::Print;
 use crate::seat::{Place, Seat};
@@ -81,6 +82,7 @@ pub(crate) struct Membership {
     pub(crate) name: Arc<str>,
     pub(crate) rank: GroupRank,
     pub(crate) members: Arc<Vec<Member>>,
+    pub(crate) topology: Topology,
     pub(crate) standing: Standing,
     pub(crate) seating: Seating,
     /// where the communicator's handle finds the seat
@@ -109,8 +111,10 @@ impl Membership {
         place: Arc<Place>,
     ) -> Self {
         let unheard = vec![0; members.len()];
+        let topology = Topology::of(members.iter().map(|member| member.machine));
         Self {
             unheard,
+            topology,
             queries: Vec::new(),
             name,
             rank,

@@ -211,7 +211,7 @@ impl Core {
     }
 
     /// A message that came early meets its receive.
-    fn meet(&mut self, comm: CommId, message: Unexpected, recv: Key) {
+    pub(crate) fn meet(&mut self, comm: CommId, message: Unexpected, recv: Key) {
         let Unexpected {
             from,
             header,

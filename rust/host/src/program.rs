@@ -77,4 +77,8 @@ pub(crate) struct Limits {
     pub(crate) one_shot: usize,
     /// larger reductions are cut into pieces of about so many bytes
     pub(crate) piece: usize,
+    /// up to so many machines exchange with each other directly; more take turns
+    pub(crate) direct: usize,
+    /// from so many bytes on, what machines combine or hand on goes from neighbour to neighbour
+    pub(crate) ring: usize,
 }

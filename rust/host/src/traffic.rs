@@ -486,11 +486,16 @@ impl Core {
                 && matches!(group.standing, Standing::Open)
             {
                 let payload = bytes.map_or(Payload::Announced, Payload::Here);
-                group.unexpected.push_back(Unexpected {
+                let message = Unexpected {
                     from,
                     header: *header,
                     payload,
-                });
+                };
+                // Its receive may have been posted while its payload was still on the way.
+                match group.take_posted(from, Address::of(header)) {
+                    Some(posted) => self.meet(header.comm, message, posted.recv),
+                    None => group.unexpected.push_back(message),
+                }
             }
         } else if let Some(link) = self.links.get(key) {
             if self.orphans.len() == ORPHANS {

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Input, Reduction};
+use super::{Input, Reduction, Stage};
 use crate::dtype::Dtype;
 use crate::error::ErrorKind;
 use crate::reduce_op::ReduceOp;
@@ -434,4 +434,81 @@ fn truth_is_stored_as_one() {
 fn lengths_must_agree() {
     let reduction = Reduction::new(ReduceOp::Sum, Dtype::Int8, 2).unwrap();
     reduction.reduce(&mut [0; 2], &[Input::Output, Input::Bytes(&[0])]);
+}
+
+/// Combines `inputs` by way of partials: the first `cut` of them, the rest, and both results.
+fn by_partials(reduction: Reduction, inputs: &[Vec<u8>], cut: usize) -> Vec<u8> {
+    let part = |inputs: &[Vec<u8>]| {
+        let first = reduction.at(Stage::First);
+        let (takes, leaves) = first.widths();
+        let mut out = vec![0xee; inputs[0].len() / takes * leaves];
+        let inputs: Vec<Input<'_>> = inputs.iter().map(|bytes| Input::Bytes(bytes)).collect();
+        first.reduce(&mut out, &inputs);
+        out
+    };
+    let mut lower = part(&inputs[..cut]);
+    let upper = part(&inputs[cut..]);
+    // A partial alone stays what it is.
+    let before = lower.clone();
+    reduction
+        .at(Stage::Middle)
+        .reduce(&mut lower, &[Input::Output]);
+    assert_eq!(lower, before, "{reduction:?}");
+    let mut out = vec![0xee; inputs[0].len()];
+    let partials = [Input::Bytes(&lower), Input::Bytes(&upper)];
+    reduction.at(Stage::Last).reduce(&mut out, &partials);
+    out
+}
+
+#[test]
+fn partials_come_to_the_whole() {
+    let mut bytes = Bytes(11);
+    for dtype in Dtype::ALL {
+        for op in OPS.into_iter().filter(|op| expect_supported(*op, dtype)) {
+            let inputs: Vec<Vec<u8>> = (0..3).map(|_| bytes.elements(dtype, 700)).collect();
+            let reduction = Reduction::new(op, dtype, 3).unwrap();
+            // With the cut behind two inputs, the order of addition is that of the whole.
+            let mut whole = vec![0; inputs[0].len()];
+            let given: Vec<Input<'_>> = inputs.iter().map(|bytes| Input::Bytes(bytes)).collect();
+            reduction.reduce(&mut whole, &given);
+            let parts = by_partials(reduction, &inputs, 2);
+            for (got, expected) in parts.chunks(dtype.size()).zip(whole.chunks(dtype.size())) {
+                assert_eq!(
+                    one_nan(dtype, got),
+                    one_nan(dtype, expected),
+                    "{op} on {dtype}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn partials_of_halves_are_not_rounded() {
+    // 2048 + 1 is no float16 and 256 + 1 no bfloat16; with both ones the sums are.
+    for (dtype, large, one, sum) in [
+        (
+            Dtype::Float16,
+            f16::from_f32(2048.0).to_ne_bytes(),
+            f16::ONE.to_ne_bytes(),
+            f16::from_f32(2050.0).to_ne_bytes(),
+        ),
+        (
+            Dtype::Bfloat16,
+            bf16::from_f32(256.0).to_ne_bytes(),
+            bf16::ONE.to_ne_bytes(),
+            bf16::from_f32(258.0).to_ne_bytes(),
+        ),
+    ] {
+        let inputs = [large.to_vec(), one.to_vec(), one.to_vec()];
+        let reduction = Reduction::new(ReduceOp::Sum, dtype, 3).unwrap();
+        assert_eq!(by_partials(reduction, &inputs, 2), sum, "{dtype}");
+    }
+}
+
+#[test]
+fn a_mean_of_partials_divides_once() {
+    let inputs = [[7_i32], [8], [-1]].map(|[value]| value.to_ne_bytes().to_vec());
+    let reduction = Reduction::new(ReduceOp::Average, Dtype::Int32, 3).unwrap();
+    assert_eq!(by_partials(reduction, &inputs, 1), 4_i32.to_ne_bytes());
 }

@@ -14,12 +14,12 @@ pub(super) fn build(b: &mut Builder, scene: Scene<'_>, inputs: &Regions, outputs
     for rank in scene.senders() {
         let output = outputs.of(rank);
         if output.bytes > 0 {
-            b.recv(rank, 0, Place::Client(output));
+            b.recv(scene.at(rank), Place::Client(output));
         }
     }
     for rank in scene.receivers() {
         if super::builder::bytes(inputs[rank]) > 0 {
-            b.send(rank, 0, inputs[rank]);
+            b.send(scene.at(rank), inputs[rank]);
         }
     }
     b.copy(inputs[scene.me], Place::Client(outputs.of(scene.me)));

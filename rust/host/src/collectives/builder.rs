@@ -47,6 +47,8 @@ fn overlap(a: Region, b: Region) -> bool {
 pub(super) struct Builder {
     program: Program,
     transfers: u32,
+    /// by rank: messages to it, and from it, so far
+    parts: Vec<[u32; 2]>,
 }
 
 impl Builder {
@@ -55,8 +57,10 @@ impl Builder {
         self.transfers
     }
 
-    /// Starts a send.
-    pub(super) fn send(&mut self, to: usize, part: u32, from: Place) {
+    /// Starts a send. The messages to one rank are numbered in the order in which they are started,
+    /// and that rank expects them in this order.
+    pub(super) fn send(&mut self, to: usize, from: Place) {
+        let part = self.next_part(to, 0);
         self.program.steps.push(Step::Send {
             to: rank(to),
             part,
@@ -65,14 +69,24 @@ impl Builder {
         self.transfers += 1;
     }
 
-    /// Starts a receive.
-    pub(super) fn recv(&mut self, from: usize, part: u32, into: Place) {
+    /// Starts to receive the next message of a rank.
+    pub(super) fn recv(&mut self, from: usize, into: Place) {
+        let part = self.next_part(from, 1);
         self.program.steps.push(Step::Recv {
             from: rank(from),
             part,
             into,
         });
         self.transfers += 1;
+    }
+
+    fn next_part(&mut self, peer: usize, direction: usize) -> u32 {
+        if self.parts.len() <= peer {
+            self.parts.resize(peer + 1, [0; 2]);
+        }
+        let part = self.parts[peer][direction];
+        self.parts[peer][direction] += 1;
+        part
     }
 
     /// Waits for these transfers.
@@ -87,6 +101,11 @@ impl Builder {
         if from != to && bytes(to) > 0 {
             self.program.steps.push(Step::Copy { from, to });
         }
+    }
+
+    /// Waits for every transfer started so far.
+    pub(super) fn wait_all(&mut self) {
+        self.wait(0..self.transfers);
     }
 
     /// Combines `operands`, in rank order, into `output`. An operand that is the output itself is
@@ -140,7 +159,7 @@ impl Builder {
 
     /// The program: it ends when every transfer has.
     pub(super) fn finish(mut self) -> Program {
-        self.wait(0..self.transfers);
+        self.wait_all();
         self.program
     }
 }

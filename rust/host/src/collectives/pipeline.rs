@@ -1,4 +1,4 @@
-//! Reduction of slices: slice `j` of every rank's input goes to rank `j`, which combines them in
+//! Reduction of slices among some ranks: slice `j` of each one's input goes to the `j`th, which combines them in
 //! rank order, piece by piece, and hands on what is finished.
 //!
 //! While piece `k` is combined piece `k + 1` is on its way, in the other half of the scratch memory.
@@ -36,8 +36,10 @@ struct Pipeline<'a> {
     /// what this rank contributes to each rank's slice
     inputs: Vec<Place>,
     finished: Finished,
-    /// bytes of a piece
+    /// elements of a piece
     piece: usize,
+    /// bytes of an element of an input and of a result
+    widths: (usize, usize),
 }
 
 /// Writes the steps of a reduction in slices; `inputs` is what this rank contributes to each rank's
@@ -50,12 +52,14 @@ pub(super) fn build(
     finished: Finished,
 ) {
     let longest = inputs.iter().map(|input| bytes(*input)).max().unwrap_or(0);
+    let widths = reduction.widths();
     Pipeline {
         scene,
         reduction,
         inputs,
         finished,
-        piece: scene.piece(longest),
+        piece: scene.piece(longest, widths.0) / widths.0,
+        widths,
     }
     .build(b);
 }
@@ -85,7 +89,7 @@ impl Pipeline<'_> {
                     b.wait(handed[earlier].clone());
                 }
                 let result = self.reduce(b, round, &halves, &slots);
-                handed.push(self.hand_on(b, round, result));
+                handed.push(self.hand_on(b, result));
             }
             // Results may land where the input was, which must have left before.
             b.wait(current.sent);
@@ -95,20 +99,26 @@ impl Pipeline<'_> {
 
     /// Number of pieces of the slice of `rank`.
     fn pieces(&self, rank: usize) -> usize {
-        bytes(self.inputs[rank]).div_ceil(self.piece)
+        self.elements(rank).div_ceil(self.piece)
     }
 
-    /// Piece `round` of `place`, which is a slice of some rank.
-    fn piece(&self, place: Place, round: usize) -> Place {
+    /// Elements of the slice of `rank`.
+    fn elements(&self, rank: usize) -> usize {
+        bytes(self.inputs[rank]) / self.widths.0
+    }
+
+    /// Piece `round` of the slice of `rank`, which is `place` with elements of `width` bytes.
+    fn piece(&self, place: Place, rank: usize, round: usize, width: usize) -> Place {
         let start = round * self.piece;
-        slice(place, start, self.piece.min(bytes(place) - start))
+        let elements = self.piece.min(self.elements(rank) - start);
+        slice(place, start * width, elements * width)
     }
 
     /// Scratch memory in which the pieces of the other ranks arrive: two halves, each with a place
     /// per rank (the own one unused).
     fn halves(&self, b: &mut Builder) -> Vec<Vec<Place>> {
         let Scene { me, size, .. } = self.scene;
-        let length = self.piece.min(bytes(self.inputs[me]));
+        let length = self.piece.min(self.elements(me)) * self.widths.0;
         let half = |b: &mut Builder| {
             (0..size)
                 .map(|rank| b.scratch(if rank == me { 0 } else { length }))
@@ -122,7 +132,7 @@ impl Pipeline<'_> {
         let Scene { me, .. } = self.scene;
         match &self.finished {
             Finished::Gather { root, .. } if *root != me => {
-                let length = self.piece.min(bytes(self.inputs[me]));
+                let length = self.piece.min(self.elements(me)) * self.widths.1;
                 (0..self.pieces(me).min(2))
                     .map(|_| b.scratch(length))
                     .collect()
@@ -133,18 +143,22 @@ impl Pipeline<'_> {
 
     /// Starts the exchange of piece `round` of every slice that has one.
     fn start(&self, b: &mut Builder, round: usize, halves: &[Vec<Place>]) -> Round {
-        let Scene { me, .. } = self.scene;
+        let scene = self.scene;
+        let me = scene.me;
         let before = b.mark();
         if round < self.pieces(me) {
-            let length = bytes(self.piece(self.inputs[me], round));
-            for rank in self.scene.senders() {
-                b.recv(rank, raw(round), slice(halves[round % 2][rank], 0, length));
+            let length = bytes(self.piece(self.inputs[me], me, round, self.widths.0));
+            for rank in scene.senders() {
+                b.recv(scene.at(rank), slice(halves[round % 2][rank], 0, length));
             }
         }
         let between = b.mark();
-        for rank in self.scene.receivers() {
+        for rank in scene.receivers() {
             if round < self.pieces(rank) {
-                b.send(rank, raw(round), self.piece(self.inputs[rank], round));
+                b.send(
+                    scene.at(rank),
+                    self.piece(self.inputs[rank], rank, round, self.widths.0),
+                );
             }
         }
         Round {
@@ -162,12 +176,17 @@ impl Pipeline<'_> {
         slots: &[Place],
     ) -> Place {
         let Scene { me, size, .. } = self.scene;
-        let own = self.piece(self.inputs[me], round);
+        let (width_in, width_out) = self.widths;
+        let own = self.piece(self.inputs[me], me, round, width_in);
         let result = match &self.finished {
-            Finished::Keep(place) => self.piece(*place, round),
-            Finished::Spread(places) => self.piece(places[me], round),
-            Finished::Gather { root, places } if *root == me => self.piece(places[me], round),
-            Finished::Gather { .. } => slice(slots[round % 2], 0, bytes(own)),
+            Finished::Keep(place) => self.piece(*place, me, round, width_out),
+            Finished::Spread(places) => self.piece(places[me], me, round, width_out),
+            Finished::Gather { root, places } if *root == me => {
+                self.piece(places[me], me, round, width_out)
+            }
+            Finished::Gather { .. } => {
+                slice(slots[round % 2], 0, bytes(own) / width_in * width_out)
+            }
         };
         let operands: Vec<Place> = (0..size)
             .map(|rank| {
@@ -182,18 +201,18 @@ impl Pipeline<'_> {
         result
     }
 
-    /// Sends the finished piece `round` of the own slice to whoever gets it.
-    fn hand_on(&self, b: &mut Builder, round: usize, result: Place) -> Range<u32> {
-        let before = b.mark();
+    /// Sends a finished piece of the own slice to whoever gets it.
+    fn hand_on(&self, b: &mut Builder, result: Place) -> Range<u32> {
+        let (scene, before) = (self.scene, b.mark());
         match &self.finished {
             Finished::Keep(_) => {}
             Finished::Spread(_) => {
-                for rank in self.scene.receivers() {
-                    b.send(rank, done(round), result);
+                for rank in scene.receivers() {
+                    b.send(scene.at(rank), result);
                 }
             }
             Finished::Gather { root, .. } if *root == self.scene.me => {}
-            Finished::Gather { root, .. } => b.send(*root, done(round), result),
+            Finished::Gather { root, .. } => b.send(scene.at(*root), result),
         }
         before..b.mark()
     }
@@ -205,20 +224,14 @@ impl Pipeline<'_> {
             Finished::Gather { root, .. } if *root != self.scene.me => return,
             Finished::Spread(places) | Finished::Gather { places, .. } => places,
         };
-        for rank in self.scene.senders() {
+        let scene = self.scene;
+        for rank in scene.senders() {
             if round < self.pieces(rank) {
-                b.recv(rank, done(round), self.piece(places[rank], round));
+                b.recv(
+                    scene.at(rank),
+                    self.piece(places[rank], rank, round, self.widths.1),
+                );
             }
         }
     }
-}
-
-/// Part of a message that carries a piece of an input.
-fn raw(round: usize) -> u32 {
-    2 * round as u32
-}
-
-/// Part of a message that carries a finished piece.
-fn done(round: usize) -> u32 {
-    2 * round as u32 + 1
 }

@@ -4,6 +4,7 @@
 //! must hold afterwards: outputs the result, everything else what it held.
 
 mod interpreter;
+mod machines;
 mod reference;
 
 use ferrocomm_core::call::{Collective, Region, Regions};
@@ -11,7 +12,7 @@ use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
 
-use super::program;
+use super::{Topology, program};
 use crate::program::{Limits, Place, Step};
 use crate::random::Random;
 use interpreter::Delivery;
@@ -20,9 +21,19 @@ const SIZES: [usize; 8] = [1, 2, 3, 4, 5, 7, 8, 16];
 const COUNTS: [usize; 8] = [0, 1, 3, 16, 17, 50, 301, 1027];
 const DTYPES: [Dtype; 4] = [Dtype::Int32, Dtype::Float32, Dtype::Float64, Dtype::Uint8];
 const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Average, ReduceOp::Max];
+/// As the engine uses them.
+const PRODUCTION: Limits = crate::core::LIMITS;
 const LIMITS: Limits = Limits {
     one_shot: 64,
     piece: 100,
+    direct: 2,
+    ring: 500,
+};
+
+/// With slices of one piece.
+const LONG_PIECES: Limits = Limits {
+    piece: 1 << 16,
+    ..LIMITS
 };
 
 /// One rank's memory while its call is put together.
@@ -30,6 +41,8 @@ struct Arena {
     bytes: Vec<u8>,
     dtype: Dtype,
     random: Random,
+    /// makes an element of a number below 100
+    element: fn(Dtype, u64) -> Vec<u8>,
 }
 
 impl Arena {
@@ -38,6 +51,7 @@ impl Arena {
             bytes: Vec::new(),
             dtype,
             random,
+            element: reference::element,
         }
     }
 
@@ -46,7 +60,7 @@ impl Arena {
         let address = (self.bytes.len() + 64).next_multiple_of(64);
         self.bytes.resize(address, 0xee);
         for _ in 0..count {
-            let element = reference::element(self.dtype, self.random.below(100));
+            let element = (self.element)(self.dtype, self.random.below(100));
             self.bytes.extend(element);
         }
         Region {
@@ -74,26 +88,43 @@ fn check(
     size: usize,
     dtype: Dtype,
     random: &mut Random,
+    call: impl FnMut(usize, &mut Arena) -> Collective,
+) {
+    check_on(&one_machine(size), dtype, random, reference::element, call);
+}
+
+fn one_machine(size: usize) -> Topology {
+    Topology::of(vec![1; size])
+}
+
+fn check_on(
+    topology: &Topology,
+    dtype: Dtype,
+    random: &mut Random,
+    element: fn(Dtype, u64) -> Vec<u8>,
     mut call: impl FnMut(usize, &mut Arena) -> Collective,
 ) {
+    let size = topology.everyone().len();
     let mut memories = Vec::new();
     let mut calls = Vec::new();
     for rank in 0..size {
         let mut arena = Arena::new(dtype, random.fork());
+        arena.element = element;
         calls.push(call(rank, &mut arena));
         memories.push(arena.bytes);
     }
     let expected = reference::after(&calls, &memories, dtype);
+    let limits = [LIMITS, LONG_PIECES][random.below(2) as usize];
     let programs: Vec<_> = calls
         .iter()
         .enumerate()
-        .map(|(rank, call)| program(call, dtype, GroupRank::new(rank as u32), size, &LIMITS))
+        .map(|(rank, call)| program(call, dtype, GroupRank::new(rank as u32), topology, &limits))
         .collect::<Result<_, _>>()
         .unwrap();
     for delivery in [Delivery::InOrder, Delivery::Rendezvous, Delivery::Buffered] {
         let seed = random.next();
         let context = format!(
-            "seed {seed:#x}, {delivery:?}, {size} ranks, {dtype:?}, {:?}",
+            "seed {seed:#x}, {delivery:?}, {limits:?}, {topology:?}, {dtype:?}, {:?}",
             calls[0]
         );
         let memories = interpreter::run(&programs, memories.clone(), delivery, seed)
@@ -374,7 +405,16 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
     for size in SIZES {
         check(size, Dtype::Byte, &mut random, |_, _| Collective::Barrier);
         let programs: Vec<_> = (0..size)
-            .map(|me| program(&Collective::Barrier, Dtype::Byte, rank(me), size, &LIMITS).unwrap())
+            .map(|me| {
+                program(
+                    &Collective::Barrier,
+                    Dtype::Byte,
+                    rank(me),
+                    &one_machine(size),
+                    &LIMITS,
+                )
+                .unwrap()
+            })
             .collect();
         for absent in 0..size {
             let finished = interpreter::finished_without(&programs, absent);
@@ -429,7 +469,7 @@ fn zero_elements_still_meet() {
     ];
     for call in calls {
         for me in 0..4 {
-            let program = program(&call, Dtype::Int32, rank(me), 4, &LIMITS).unwrap();
+            let program = program(&call, Dtype::Int32, rank(me), &one_machine(4), &LIMITS).unwrap();
             let moves = |step: &Step| matches!(step, Step::Send { .. } | Step::Recv { .. });
             assert!(program.steps.iter().any(moves), "{call:?} on rank {me}");
         }
@@ -447,7 +487,7 @@ fn the_next_piece_is_on_its_way_while_one_is_combined() {
         output: input,
         op: ReduceOp::Sum,
     };
-    let program = program(&call, Dtype::Float32, rank(0), 2, &LIMITS).unwrap();
+    let program = program(&call, Dtype::Float32, rank(0), &one_machine(2), &LIMITS).unwrap();
     let mut receives = 0;
     let mut combined = 0;
     for step in &program.steps {
@@ -480,8 +520,9 @@ fn a_program_of_many_gigabytes_stays_small() {
     let limits = Limits {
         one_shot: 4096,
         piece: 65536,
+        ..LIMITS
     };
-    let program = program(&call, Dtype::Float32, rank(0), 2, &limits).unwrap();
+    let program = program(&call, Dtype::Float32, rank(0), &one_machine(2), &limits).unwrap();
     assert!(
         program.steps.len() < 100_000,
         "{} steps",
@@ -542,7 +583,7 @@ fn regions_that_do_not_fit_are_refused() {
         },
     ];
     for call in calls {
-        let outcome = program(&call, Dtype::Int32, rank(1), 3, &LIMITS);
+        let outcome = program(&call, Dtype::Int32, rank(1), &one_machine(3), &LIMITS);
         assert!(outcome.is_err(), "{call:?}");
     }
 }

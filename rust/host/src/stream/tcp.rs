@@ -7,6 +7,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -26,11 +27,20 @@ const RETRIES: u8 = 2;
 /// Seconds of quiet before the first keep-alive probe, between probes, and probes without answer.
 const KEEPALIVE: [libc::c_int; 3] = [1, 1, 2];
 
+/// Reads of fewer bytes than this are served from a look ahead of as many: the start of a frame and
+/// a small payload come with one system call.
+const LOOK_AHEAD: usize = 4096;
+
 /// One end of a stream through TCP.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     socket: TcpStream,
     state: State,
+    /// bytes that were received and not read yet: those in `unread`
+    ahead: Box<[u8; LOOK_AHEAD]>,
+    unread: Range<usize>,
+    /// the last receive took all there was; whoever asks again right away need not ask the system
+    drained: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +68,19 @@ impl TcpLink {
         Ok(Self {
             socket,
             state: State::Open,
+            ahead: Box::new([0; LOOK_AHEAD]),
+            unread: 0..0,
+            drained: false,
         })
+    }
+
+    /// Copies what was received already.
+    fn read_ahead(&mut self, into: &mut [u8]) -> usize {
+        let count = into.len().min(self.unread.len());
+        let start = self.unread.start;
+        into[..count].copy_from_slice(&self.ahead[start..start + count]);
+        self.unread.start += count;
+        count
     }
 
     fn check(&self) -> io::Result<()> {
@@ -95,7 +117,9 @@ impl Stream for TcpLink {
                 &message,
                 libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
             )
-        }))?;
+        }))
+        // Whoever reads what a peer sent before it went wants all of it.
+        .inspect_err(|_| self.drained = false)?;
         self.state = if sent < bytes {
             State::Full
         } else {
@@ -109,16 +133,21 @@ impl Stream for TcpLink {
         if into.is_empty() {
             return Ok(0);
         }
-        let most = into.len().min(MOST_BYTES);
-        // SAFETY: receives at most `most` bytes into `into`, on an open descriptor.
-        let received = length(unsafe {
-            let into = into.as_mut_ptr().cast();
-            libc::recv(self.socket.as_raw_fd(), into, most, libc::MSG_DONTWAIT)
-        });
-        match received {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            received => or_would_block(received),
+        if !self.unread.is_empty() {
+            return Ok(self.read_ahead(into));
         }
+        if std::mem::take(&mut self.drained) {
+            return Ok(0);
+        }
+        if into.len() < LOOK_AHEAD {
+            let count = receive(&self.socket, &mut self.ahead[..])?;
+            self.drained = count < LOOK_AHEAD;
+            self.unread = 0..count;
+            return Ok(self.read_ahead(into));
+        }
+        let count = receive(&self.socket, into)?;
+        self.drained = count < into.len().min(MOST_BYTES);
+        Ok(count)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -130,7 +159,8 @@ impl Stream for TcpLink {
     }
 
     fn before_sleep(&mut self) -> bool {
-        self.state == State::Silent
+        // What was received already makes no socket readable.
+        self.state == State::Silent || !self.unread.is_empty()
     }
 
     fn after_sleep(&mut self, _ready: bool) {}
@@ -141,6 +171,20 @@ impl Stream for TcpLink {
         {
             self.state = State::Silent;
         }
+    }
+}
+
+/// The next bytes of a socket; 0 when none are there.
+fn receive(socket: &TcpStream, into: &mut [u8]) -> io::Result<usize> {
+    let most = into.len().min(MOST_BYTES);
+    // SAFETY: receives at most `most` bytes into `into`, on an open descriptor.
+    let received = length(unsafe {
+        let into = into.as_mut_ptr().cast();
+        libc::recv(socket.as_raw_fd(), into, most, libc::MSG_DONTWAIT)
+    });
+    match received {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        received => or_would_block(received),
     }
 }
 

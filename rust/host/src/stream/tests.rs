@@ -466,3 +466,42 @@ fn a_stranger_that_hangs_up_is_an_end_like_any_other() {
     read_exact(&mut stream, &mut bytes).unwrap();
     assert_eq!(end_of(&mut stream).kind(), io::ErrorKind::UnexpectedEof);
 }
+
+#[test]
+fn what_was_received_ahead_keeps_a_thread_awake() {
+    let [mut left, mut right] = tcp_pair();
+    write_all(&mut left, b"header and payload").unwrap();
+    let mut header = [0; 6];
+    read_exact(&mut right, &mut header).unwrap();
+    assert_eq!(&header, b"header");
+    // The socket is empty by now: it would never become readable.
+    assert!(right.before_sleep());
+    let mut payload = [0; 12];
+    read_exact(&mut right, &mut payload).unwrap();
+    assert_eq!(&payload, b" and payload");
+    assert!(!right.before_sleep());
+}
+
+#[test]
+fn bytes_stay_in_order_whatever_lengths_they_are_read_in() {
+    let [mut left, mut right] = tcp_pair();
+    let sent = pattern(300_000);
+    let expected = sent.clone();
+    let sender = std::thread::spawn(move || write_all(&mut left, &sent).map(|()| left));
+    let mut start = 0;
+    for length in [64, 5000, 1, 4096, 4095, 64, 100_000, 8, 4097]
+        .iter()
+        .cycle()
+    {
+        let length = (*length).min(expected.len() - start);
+        let mut bytes = vec![0; length];
+        read_exact(&mut right, &mut bytes).unwrap();
+        assert!(bytes == expected[start..start + length], "at {start}");
+        start += length;
+        if start == expected.len() {
+            break;
+        }
+    }
+    drop(sender.join().unwrap().unwrap());
+    assert_eq!(end_of(&mut right).kind(), io::ErrorKind::UnexpectedEof);
+}

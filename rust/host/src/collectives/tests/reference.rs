@@ -3,6 +3,7 @@
 use ferrocomm_core::call::{Collective, Region};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::reduce_op::ReduceOp;
+use half::{bf16, f16};
 
 /// An element of `dtype` that holds a small number.
 pub(super) fn element(dtype: Dtype, value: u64) -> Vec<u8> {
@@ -13,6 +14,18 @@ pub(super) fn element(dtype: Dtype, value: u64) -> Vec<u8> {
         Dtype::Float64 => (f64::from(signed) / 7.0).to_ne_bytes().to_vec(),
         Dtype::Uint8 | Dtype::Byte => vec![value as u8],
         other => panic!("the tests do not use {other:?}"),
+    }
+}
+
+/// An element of `dtype` that holds a small whole number: sums of these are exact in any order.
+pub(super) fn whole(dtype: Dtype, value: u64) -> Vec<u8> {
+    let signed = (value as i32 - 50) as f32;
+    match dtype {
+        Dtype::Float16 => f16::from_f32(signed).to_ne_bytes().to_vec(),
+        Dtype::Bfloat16 => bf16::from_f32(signed / 8.0).to_ne_bytes().to_vec(),
+        Dtype::Float32 => signed.to_ne_bytes().to_vec(),
+        Dtype::Float64 => f64::from(signed).to_ne_bytes().to_vec(),
+        other => element(other, value),
     }
 }
 
@@ -117,7 +130,32 @@ fn combine(dtype: Dtype, op: ReduceOp, inputs: &[&[u8]]) -> Vec<u8> {
         }};
     }
     let size = inputs.len();
+    // 16-bit floats are combined in binary32 and rounded at the end.
+    let widened = |widen: fn([u8; 2]) -> f32, narrow: fn(f32) -> [u8; 2]| -> Vec<u8> {
+        let wide: Vec<Vec<u8>> = inputs
+            .iter()
+            .map(|input| {
+                let pairs = input.chunks(2);
+                pairs
+                    .flat_map(|pair| widen([pair[0], pair[1]]).to_ne_bytes())
+                    .collect()
+            })
+            .collect();
+        let wide: Vec<&[u8]> = wide.iter().map(Vec::as_slice).collect();
+        combine(Dtype::Float32, op, &wide)
+            .chunks(4)
+            .flat_map(|four| narrow(f32::from_ne_bytes(four.try_into().unwrap())))
+            .collect()
+    };
     match dtype {
+        Dtype::Float16 => widened(
+            |bytes| f16::from_ne_bytes(bytes).to_f32(),
+            |value| f16::from_f32(value).to_ne_bytes(),
+        ),
+        Dtype::Bfloat16 => widened(
+            |bytes| bf16::from_ne_bytes(bytes).to_f32(),
+            |value| bf16::from_f32(value).to_ne_bytes(),
+        ),
         Dtype::Int32 => fold!(i32, i32::wrapping_add, i32::max, |sum| sum / size as i32),
         Dtype::Uint8 => fold!(u8, u8::wrapping_add, u8::max, |sum| sum / size as u8),
         Dtype::Float32 => fold!(f32, |a, b| a + b, f32::max, |sum| sum / size as f32),

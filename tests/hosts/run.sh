@@ -1,0 +1,163 @@
+#!/bin/sh
+# Runs a command as ranks on several "hosts" of this machine: network namespaces with an address each,
+# joined by a bridge. Needs root and `ip`. Everything it makes is named after its process and removed
+# at its end, however it ends; ranks that live then are ended too.
+#
+# usage: run.sh [-h HOSTS] [-n RANKS_PER_HOST] [-t SECONDS] COMMAND [ARGUMENT...]
+#
+#   -h   hosts (default 4)
+#   -n   ranks per host: one number for all, or one per host, with commas: 2,1,3 (default 2)
+#   -t   the ranks are ended after so long (default 300)
+#
+# Each rank runs COMMAND with torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+# GROUP_RANK, MASTER_ADDR, MASTER_PORT. MASTER_ADDR is the first host's address, so a store in rank 0
+# is reached by all; files are shared anyway, and HOSTS_FOLDER is a folder for this run alone. Each
+# host has a FERROCOMM_HOST_ID of its own. An argument that is @RANK, @SIZE or @FOLDER is replaced by
+# the value. Output lines of a rank begin with its number.
+#
+# Ends with 0 when all ranks do, else with the first other status by rank. Hosts have no way out of
+# their bridge.
+#
+#     tests/hosts/run.sh -h 2 -n 2,1 python -m pytest ...        three ranks on two hosts
+set -u
+hosts=4
+counts=2
+limit=300
+while getopts h:n:t: option; do
+    case $option in
+    h) hosts=$OPTARG ;;
+    n) counts=$OPTARG ;;
+    t) limit=$OPTARG ;;
+    *) exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+[ $# -gt 0 ] || {
+    echo "usage: run.sh [-h HOSTS] [-n RANKS_PER_HOST] [-t SECONDS] COMMAND [ARGUMENT...]" >&2
+    exit 2
+}
+[ "$(id -u)" = 0 ] || {
+    echo "run.sh: network namespaces need root" >&2
+    exit 2
+}
+
+# Names of interfaces have 15 letters at most.
+name=fh$$
+folder=$(mktemp -d)
+ranks=
+
+# The number of ranks of a host.
+count_of() {
+    case $counts in
+    *,*) echo "$counts" | cut -d, -f"$1" ;;
+    *) echo "$counts" ;;
+    esac
+}
+
+clean() {
+    trap - EXIT INT TERM HUP
+    for pid in $ranks; do
+        kill -KILL "$pid" 2>/dev/null
+    done
+    host=1
+    while [ "$host" -le "$hosts" ]; do
+        # Whoever is still in the namespace, for instance what a rank has started.
+        for pid in $(ip netns pids "$name-$host" 2>/dev/null); do
+            kill -KILL "$pid" 2>/dev/null
+        done
+        ip link del "$name-$host" 2>/dev/null
+        ip netns del "$name-$host" 2>/dev/null
+        host=$((host + 1))
+    done
+    ip link del "$name" 2>/dev/null
+    rm -rf "$folder"
+}
+trap clean EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+must() {
+    "$@" || {
+        echo "run.sh: failed: $*" >&2
+        exit 1
+    }
+}
+
+# A network that is not in use here.
+net=
+for second in 201 202 203 204 205 206 207 208; do
+    if ! ip -4 addr show | grep -q "inet 10\.$second\."; then
+        net=10.$second.0
+        break
+    fi
+done
+[ -n "$net" ] || {
+    echo "run.sh: no free network among 10.201.0.0 to 10.208.0.0" >&2
+    exit 1
+}
+
+# The bridge has no address: this machine itself is not on the network.
+must ip link add "$name" type bridge
+must ip link set "$name" up
+size=0
+host=1
+while [ "$host" -le "$hosts" ]; do
+    space=$name-$host
+    must ip netns add "$space"
+    must ip link add "$name-$host" type veth peer name eth0 netns "$space"
+    must ip link set "$name-$host" master "$name" up
+    must ip -n "$space" addr add "$net.$host/24" dev eth0
+    must ip -n "$space" link set eth0 up
+    must ip -n "$space" link set lo up
+    size=$((size + $(count_of "$host")))
+    host=$((host + 1))
+done
+
+rank=0
+host=1
+while [ "$host" -le "$hosts" ]; do
+    local_size=$(count_of "$host")
+    local_rank=0
+    while [ "$local_rank" -lt "$local_size" ]; do
+        (
+            export RANK=$rank WORLD_SIZE="$size" LOCAL_RANK=$local_rank \
+                LOCAL_WORLD_SIZE="$local_size" GROUP_RANK=$((host - 1)) MASTER_ADDR="$net.1" \
+                MASTER_PORT="${MASTER_PORT:-29500}" HOSTS_FOLDER="$folder" \
+                FERROCOMM_HOST_ID="$name-$host" GLOO_SOCKET_IFNAME=eth0
+            replaced=$#
+            for argument in "$@"; do
+                case $argument in
+                @RANK) argument=$rank ;;
+                @SIZE) argument=$size ;;
+                @FOLDER) argument=$folder ;;
+                esac
+                set -- "$@" "$argument"
+            done
+            shift "$replaced"
+            {
+                timeout -k 5 "$limit" ip netns exec "$name-$host" "$@" 2>&1
+                echo $? >"$folder/.status-$rank"
+            } | sed -u "s/^/$rank: /"
+        ) &
+        ranks="$ranks $!"
+        rank=$((rank + 1))
+        local_rank=$((local_rank + 1))
+    done
+    host=$((host + 1))
+done
+
+for pid in $ranks; do
+    wait "$pid"
+done
+ranks=
+rank=0
+outcome=0
+while [ "$rank" -lt "$size" ]; do
+    status=$(cat "$folder/.status-$rank" 2>/dev/null || echo 1)
+    if [ "$status" -ne 0 ]; then
+        echo "run.sh: rank $rank ended with status $status" >&2
+        [ "$outcome" -ne 0 ] || outcome=$status
+    fi
+    rank=$((rank + 1))
+done
+exit "$outcome"
