@@ -168,7 +168,7 @@ impl Core {
         } = call;
         match task {
             Task::Collective(collective) if !matches!(group.seating, Seating::Links) => {
-                meeting::check(&collective, dtype, rank.index(), size)?;
+                meeting::check(&collective, dtype, rank.index(), group.members.len())?;
                 let work = Arc::new(Work::new(collective.operation(), sequence));
                 let body = Course::Undecided { collective, dtype };
                 let op = self.add_op(&work, comm, sequence, timeout, mode, body);
