@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 
 use crate::budget::Budget;
+use crate::cores::{self, Processors};
 use crate::memory::Memory;
 use crate::print::Print;
+use crate::pulling::Readable;
 
 /// Ranks an arena serves at most; larger groups use links.
 pub(crate) const MAX_RANKS: usize = 256;
@@ -32,7 +34,13 @@ const FAILED: usize = 128;
 const CAUSE_LENGTH: usize = 136;
 const CAUSE: usize = 4096;
 const CAUSE_BYTES: usize = 12 << 10;
-const ENTRIES: usize = 16 << 10;
+const PEERS: usize = 16 << 10;
+/// Words per rank: process id and whether it reads others, where its probe is, its processors.
+const PEER: usize = 64;
+const PROBE: usize = 8;
+const PROCESSORS: usize = 16;
+const READS: u64 = 1 << 32;
+const ENTRIES: usize = PEERS + MAX_RANKS * PEER;
 /// An entry takes two cache lines: processors fetch lines in pairs.
 const ENTRY: usize = 128;
 const RING: u64 = 4;
@@ -178,6 +186,45 @@ impl Arena {
         let slots = (ENTRIES + self.ranks * ENTRY * RING as usize).next_multiple_of(PAGE);
         let at = slots + (2 * rank + (round % 2) as usize) * self.slot;
         self.memory.pointer(at, bytes)
+    }
+
+    // ---- direct reads
+
+    /// Says how `rank` can be read, whether it reads others, and where it runs. Before its first post.
+    pub(crate) fn introduce(&self, rank: usize, who: Readable, reads: bool, on: Processors) {
+        let word = self.memory.atomic_u64(PEERS + rank * PEER);
+        let probe = self.memory.atomic_u64(PEERS + rank * PEER + PROBE);
+        probe.store(who.probe, Ordering::Relaxed);
+        for (index, processors) in on.into_iter().enumerate() {
+            let at = PEERS + rank * PEER + PROCESSORS + 8 * index;
+            self.memory
+                .atomic_u64(at)
+                .store(processors, Ordering::Relaxed);
+        }
+        let reads = if reads { READS } else { 0 };
+        word.store(u64::from(who.pid) | reads, Ordering::Release);
+    }
+
+    /// How `rank` can be read, and whether it reads others; after its first post.
+    pub(crate) fn peer(&self, rank: usize) -> (Readable, bool) {
+        let word = self.memory.atomic_u64(PEERS + rank * PEER);
+        let word = word.load(Ordering::Acquire);
+        let probe = self.memory.atomic_u64(PEERS + rank * PEER + PROBE);
+        let who = Readable {
+            pid: (word & u64::from(u32::MAX)) as u32,
+            probe: probe.load(Ordering::Relaxed),
+        };
+        (who, word & READS != 0)
+    }
+
+    /// Whether the ranks have to share processors; after everybody's first post.
+    pub(crate) fn is_crowded(&self) -> bool {
+        cores::crowded((0..self.ranks).map(|rank| {
+            std::array::from_fn(|index| {
+                let at = PEERS + rank * PEER + PROCESSORS + 8 * index;
+                self.memory.atomic_u64(at).load(Ordering::Relaxed)
+            })
+        }))
     }
 
     // ---- sleeping

@@ -24,7 +24,7 @@ use crate::progress::{Progress, done};
 use crate::seat::{Place, Seat, Turn};
 
 /// How long a waiting thread spins where every rank has a core.
-const SPIN: Duration = Duration::from_micros(30);
+const SPIN: Duration = Duration::from_micros(200);
 /// Looks at the peers' flags between two looks at the clock.
 const LOOKS: u32 = 64;
 /// How long the end of a communicator waits for control messages to leave.
@@ -95,9 +95,9 @@ impl HostEngine {
     /// Whatever keeps it from listening.
     pub fn new() -> Result<Arc<Self>> {
         let endpoint = Endpoint::open(TransportChoice::from_environment()?)?;
-        Ok(Arc::new(Self {
-            progress: Progress::new(endpoint)?,
-        }))
+        let progress = Progress::new(endpoint)?;
+        progress.set_spin(SPIN);
+        Ok(Arc::new(Self { progress }))
     }
 
     /// Joins the ranks into a group; returns when all have come.
@@ -162,11 +162,10 @@ impl HostGroup {
                 .iter()
                 .filter(|member| member.machine == local)
                 .count();
-            progress.set_spin(if neighbours <= cores {
-                SPIN
-            } else {
-                Duration::ZERO
-            });
+            // One crowded communicator is enough: all ranks of this process share the cores.
+            if neighbours > cores {
+                progress.set_spin(Duration::ZERO);
+            }
             let seating = core.seating_for(&members);
             let membership =
                 Membership::new(name.clone(), rank, members.clone(), seating, place.clone());
@@ -242,7 +241,7 @@ impl HostGroup {
     ) -> Result<()> {
         meeting::check(&collective, dtype, seat.me(), seat.arena().ranks())?;
         let operation = collective.operation();
-        let mut meeting = Meeting::new(collective, dtype, seat.arena(), seat.me())?;
+        let mut meeting = Meeting::new(collective, dtype);
         issued();
         if self.spin(seat, &mut meeting, &mut turn) {
             drop(turn);
@@ -259,7 +258,7 @@ impl HostGroup {
 
     /// Whether the meeting is over before spinning makes no sense any more.
     fn spin(&self, seat: &Seat, meeting: &mut Meeting, turn: &mut Turn<'_>) -> bool {
-        let spin = self.progress.spin();
+        let spin = seat.spin(turn);
         let mut since = None;
         let mut looks = 0_u32;
         loop {

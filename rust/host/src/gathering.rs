@@ -21,10 +21,12 @@ use crate::arena::{Arena, MAX_RANKS};
 use crate::bell::Bell;
 use crate::bootstrap::Member;
 use crate::core::{Core, Course};
+use crate::cores;
 use crate::endpoint::{Watch, Watched};
 use crate::link::LinkState;
 use crate::meeting::{Meeting, Settled, Stepped};
 use crate::membership::{Membership, Seating, Standing};
+use crate::pulling::{self, Readable};
 use crate::seat::{Place, Seat, Turn};
 use crate::slab::Key;
 use crate::stream::StreamKind;
@@ -76,7 +78,8 @@ impl Core {
         if !matches!(group.seating, Seating::Wanted) {
             return Ok(true);
         }
-        let arena = if group.rank.index() == 0 {
+        let is_first = group.rank.index() == 0;
+        let arena = if is_first {
             self.make_arena(comm)?
         } else {
             let Some(offer) = self.offers.remove(&comm) else {
@@ -96,8 +99,21 @@ impl Core {
                 .map(|fd| Arena::open(&fd, group.members.len()))
                 .transpose()?
         };
+        if let (Some(arena), false) = (&arena, is_first) {
+            self.introduce(comm, arena)?;
+        }
         self.sit_down(comm, arena)?;
         Ok(true)
+    }
+
+    /// Tells the others how this process can be read, and whether it can read the first rank: what
+    /// holds of it holds of the others, which are processes of the same user on the same machine.
+    fn introduce(&self, comm: CommId, arena: &Arena) -> Result<()> {
+        let rank = self.groups.get(&comm).map_or(0, |group| group.rank.index());
+        let reads = pulling::is_allowed()?
+            && (rank == 0 || arena.peer(0).1 && arena.peer(0).0.can_be_read());
+        arena.introduce(rank, Readable::own(), reads, cores::own());
+        Ok(())
     }
 
     fn sit_down(&mut self, comm: CommId, arena: Option<Arena>) -> Result<()> {
@@ -132,6 +148,9 @@ impl Core {
                 None
             }
         };
+        if let Some((arena, _)) = &made {
+            self.introduce(comm, arena)?;
+        }
         let fd = made.as_ref().map(|(_, fd)| fd);
         for (rank, member) in (0u32..).zip(group.members.iter()).skip(1) {
             self.endpoint
@@ -168,7 +187,10 @@ impl Core {
         let (collective, dtype) = (collective.clone(), *dtype);
         let seat = self.groups.get(&comm).and_then(Membership::seat).cloned();
         let started = match seat {
-            Some(seat) => self.begin_meeting(key, &seat, collective, dtype),
+            Some(_) => {
+                self.begin_meeting(key, collective, dtype);
+                Ok(())
+            }
             None => self.start_program(key, &collective, dtype),
         };
         if let Err(error) = started {
@@ -176,20 +198,12 @@ impl Core {
         }
     }
 
-    fn begin_meeting(
-        &mut self,
-        key: Key,
-        seat: &Arc<Seat>,
-        collective: Collective,
-        dtype: Dtype,
-    ) -> Result<()> {
-        let meeting = Meeting::new(collective, dtype, seat.arena(), seat.me())?;
+    fn begin_meeting(&mut self, key: Key, collective: Collective, dtype: Dtype) {
         if let Some(op) = self.ops.get_mut(key) {
-            op.body = Course::Meeting(Box::new(meeting));
+            op.body = Course::Meeting(Box::new(Meeting::new(collective, dtype)));
             self.meetings.push(key);
             self.advance_meeting(key);
         }
-        Ok(())
     }
 
     /// Takes over a collective that a thread began on its own, and its turn.

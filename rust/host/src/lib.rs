@@ -10,6 +10,7 @@ mod budget;
 mod collectives;
 mod copying;
 mod core;
+mod cores;
 mod endpoint;
 mod engine;
 mod failing;
@@ -24,6 +25,7 @@ mod messages;
 mod print;
 mod program;
 mod progress;
+mod pulling;
 #[cfg(test)]
 mod random;
 mod seat;

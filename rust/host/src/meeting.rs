@@ -18,15 +18,16 @@ mod scatter;
 #[cfg(test)]
 mod tests;
 
-use ferrocomm_core::call::Collective;
+use ferrocomm_core::call::{Collective, Region};
 use ferrocomm_core::dtype::Dtype;
-use ferrocomm_core::error::Result;
+use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
 
 use crate::arena::Arena;
 use crate::collectives::{self, on_root, region_of, same_length};
 use crate::print::Print;
+use crate::pulling;
 
 /// Rounds whose fingerprints are remembered.
 const REMEMBERED: usize = 4;
@@ -61,6 +62,36 @@ impl Round<'_> {
         self.arena.payload(self.me, self.number + 1, bytes)
     }
 
+    /// Puts addresses of this rank's memory, one per rank or one for all.
+    fn put_addresses(&self, addresses: impl ExactSizeIterator<Item = u64>) {
+        let place = self.mine(8 * addresses.len()).cast::<u64>();
+        for (index, address) in addresses.enumerate() {
+            // SAFETY: payloads are aligned to 8 and as long as was asked for; this rank alone writes
+            // its own now.
+            unsafe { place.add(index).write(address) }
+        }
+    }
+
+    /// Address `index` of the `count` that `rank` has put.
+    fn address_of(&self, rank: usize, index: usize, count: usize) -> u64 {
+        debug_assert!(index < count);
+        // SAFETY: as above; `rank` has posted and writes there no more.
+        unsafe { self.of(rank, 8 * count).cast::<u64>().add(index).read() }
+    }
+
+    /// Fills `to` with memory of `rank`, from an address that it has put.
+    ///
+    /// # Errors
+    /// `Transport` when the kernel refuses.
+    ///
+    /// # Safety
+    /// `to` belongs to the running call.
+    unsafe fn pull(&self, rank: usize, address: u64, to: Region) -> Result<()> {
+        let (who, _) = self.arena.peer(rank);
+        // SAFETY: by the caller's promise.
+        unsafe { pulling::pull(who.pid, address, to) }
+    }
+
     /// Where `rank` has put its bytes.
     fn of(&self, rank: usize, bytes: usize) -> *const u8 {
         self.arena.payload(rank, self.number, bytes)
@@ -72,6 +103,10 @@ trait Plan {
     /// How many rounds there are, at least one. May grow in the first `take`.
     fn rounds(&self) -> u64;
     fn needs(&self, index: u64) -> Needs;
+    /// Whether others wait for this rank alone.
+    fn leads(&self, _index: u64) -> bool {
+        false
+    }
     fn put(&mut self, round: &Round<'_>);
     /// # Errors
     /// `Mismatch` when what a rank has put does not fit what this one expects.
@@ -107,6 +142,52 @@ enum Course {
 }
 
 impl Course {
+    /// # Errors
+    /// `Unsupported` when the reduction is not in the table.
+    fn new(collective: Collective, dtype: Dtype, scene: Scene) -> Result<Self> {
+        let reduction = |op| Reduction::new(op, dtype, scene.ranks);
+        Ok(match collective {
+            Collective::Broadcast { buffer, root } => {
+                Self::Broadcast(broadcast::Broadcast::new(scene, buffer, root.index()))
+            }
+            Collective::AllReduce { input, output, op } => Self::AllReduce(
+                all_reduce::AllReduce::new(scene, input, output, reduction(op)?),
+            ),
+            Collective::Reduce {
+                input,
+                output,
+                op,
+                root,
+            } => Self::Reduce(reduce::Reduce::new(
+                scene,
+                input,
+                output,
+                reduction(op)?,
+                root.index(),
+            )),
+            Collective::AllGather { input, outputs } => {
+                Self::AllGather(all_gather::AllGather::new(scene, input, outputs))
+            }
+            Collective::ReduceScatter { inputs, output, op } => Self::ReduceScatter(
+                reduce_scatter::ReduceScatter::new(scene, inputs, output, reduction(op)?),
+            ),
+            Collective::AllToAll { inputs, outputs } => {
+                Self::AllToAll(all_to_all::AllToAll::new(scene, inputs, outputs))
+            }
+            Collective::Gather {
+                input,
+                outputs,
+                root,
+            } => Self::Gather(gather::Gather::new(scene, input, outputs, root.index())),
+            Collective::Scatter {
+                inputs,
+                output,
+                root,
+            } => Self::Scatter(scatter::Scatter::new(scene, inputs, output, root.index())),
+            Collective::Barrier => Self::Barrier(Barrier),
+        })
+    }
+
     fn plan(&mut self) -> &mut dyn Plan {
         match self {
             Self::Broadcast(plan) => plan,
@@ -130,6 +211,8 @@ pub(crate) struct Position {
     settled: u64,
     /// fingerprints of its own last rounds
     prints: [Print; REMEMBERED],
+    /// whether all ranks read the memory of all others, once all have said so
+    direct: Option<bool>,
 }
 
 impl Position {
@@ -138,7 +221,25 @@ impl Position {
             next: 1,
             settled: 0,
             prints: [Print::default(); REMEMBERED],
+            direct: None,
         }
+    }
+
+    /// Whether everybody has posted once.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.settled > 0
+    }
+
+    /// Whether ranks read one another's memory in a collective that is about to post its first round.
+    /// Everybody has posted the round before, so all ranks answer alike; before the first round
+    /// nobody knows.
+    fn reads_directly(&mut self, arena: &Arena) -> bool {
+        if self.next == 1 {
+            return false;
+        }
+        *self
+            .direct
+            .get_or_insert_with(|| (0..arena.ranks()).all(|rank| arena.peer(rank).1))
     }
 
     fn print(&self, round: u64) -> Print {
@@ -202,7 +303,7 @@ pub(crate) enum Stepped {
         theirs: Print,
         ours: Print,
     },
-    Failed(ferrocomm_core::Error),
+    Failed(Error),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -211,81 +312,33 @@ enum Stage {
     Take,
 }
 
+/// Whether a collective has its plan: who reads whom is known once everybody has posted the round
+/// before its first.
+enum Begun {
+    No {
+        collective: Collective,
+        dtype: Dtype,
+    },
+    Yes(Course),
+}
+
 /// A collective on its way.
 pub(crate) struct Meeting {
-    course: Course,
+    begun: Begun,
     print: Print,
     index: u64,
     stage: Stage,
 }
 
 impl Meeting {
-    /// `collective` on elements of `dtype`, as rank `me` of `arena` runs it.
-    ///
-    /// The collective has passed `check`.
-    ///
-    /// # Errors
-    /// `Unsupported` when the reduction is not in the table. Nothing has moved then.
-    pub(crate) fn new(
-        collective: Collective,
-        dtype: Dtype,
-        arena: &Arena,
-        me: usize,
-    ) -> Result<Self> {
-        let ranks = arena.ranks();
-        let print = Print::from(collectives::fingerprint(&collective, dtype));
-        let reduction = |op| Reduction::new(op, dtype, ranks);
-        let scene = Scene {
-            me,
-            ranks,
-            slot: arena.slot_bytes(),
-        };
-        let course = match collective {
-            Collective::Broadcast { buffer, root } => {
-                Course::Broadcast(broadcast::Broadcast::new(scene, buffer, root.index()))
-            }
-            Collective::AllReduce { input, output, op } => Course::AllReduce(
-                all_reduce::AllReduce::new(scene, input, output, reduction(op)?),
-            ),
-            Collective::Reduce {
-                input,
-                output,
-                op,
-                root,
-            } => Course::Reduce(reduce::Reduce::new(
-                scene,
-                input,
-                output,
-                reduction(op)?,
-                root.index(),
-            )),
-            Collective::AllGather { input, outputs } => {
-                Course::AllGather(all_gather::AllGather::new(scene, input, outputs))
-            }
-            Collective::ReduceScatter { inputs, output, op } => Course::ReduceScatter(
-                reduce_scatter::ReduceScatter::new(scene, inputs, output, reduction(op)?),
-            ),
-            Collective::AllToAll { inputs, outputs } => {
-                Course::AllToAll(all_to_all::AllToAll::new(scene, inputs, outputs))
-            }
-            Collective::Gather {
-                input,
-                outputs,
-                root,
-            } => Course::Gather(gather::Gather::new(scene, input, outputs, root.index())),
-            Collective::Scatter {
-                inputs,
-                output,
-                root,
-            } => Course::Scatter(scatter::Scatter::new(scene, inputs, output, root.index())),
-            Collective::Barrier => Course::Barrier(Barrier),
-        };
-        Ok(Self {
-            course,
-            print,
+    /// `collective` on elements of `dtype`. The collective has passed `check`.
+    pub(crate) fn new(collective: Collective, dtype: Dtype) -> Self {
+        Self {
+            print: Print::from(collectives::fingerprint(&collective, dtype)),
+            begun: Begun::No { collective, dtype },
             index: 0,
             stage: Stage::Put,
-        })
+        }
     }
 
     /// Goes on as far as it can. `posted` is called after every post.
@@ -309,20 +362,29 @@ impl Meeting {
                         }
                     }
                     let round = self.round(arena, me, number);
-                    let plan = self.course.plan();
+                    let plan = match self.plan(arena, me, position) {
+                        Ok(plan) => plan,
+                        Err(error) => return Stepped::Failed(error),
+                    };
                     plan.put(&round);
+                    let alone = plan.leads(round.index);
                     arena.post(me, number, self.print);
                     position.prints[(number % REMEMBERED as u64) as usize] = self.print;
                     position.next += 1;
-                    // A rank that waits for nobody is one that others wait for alone.
-                    posted(number, plan.needs(self.index) != Needs::All);
+                    posted(number, alone);
                     self.stage = Stage::Take;
                 }
                 Stage::Take => {
                     let number = position.next - 1;
-                    let settled = match self.course.plan().needs(self.index) {
+                    let round = self.round(arena, me, number);
+                    let print = self.print;
+                    let plan = match self.plan(arena, me, position) {
+                        Ok(plan) => plan,
+                        Err(error) => return Stepped::Failed(error),
+                    };
+                    let settled = match plan.needs(round.index) {
                         Needs::All => position.settle(arena, me, number),
-                        Needs::Only(rank) => agrees(arena, rank, number, self.print),
+                        Needs::Only(rank) => agrees(arena, rank, number, print),
                         Needs::Nobody => Settled::Yes,
                     };
                     match settled {
@@ -332,19 +394,34 @@ impl Meeting {
                             return Stepped::Differs { rank, theirs, ours };
                         }
                     }
-                    let round = self.round(arena, me, number);
-                    let plan = self.course.plan();
                     if let Err(error) = plan.take(&round) {
                         return Stepped::Failed(error);
                     }
-                    self.index += 1;
-                    if self.index == plan.rounds() {
+                    if round.index + 1 == plan.rounds() {
                         return Stepped::Done;
                     }
+                    self.index += 1;
                     self.stage = Stage::Put;
                 }
             }
             moved = true;
+        }
+    }
+
+    /// The plan, made when the first round is put.
+    fn plan(&mut self, arena: &Arena, me: usize, position: &mut Position) -> Result<&mut dyn Plan> {
+        if let Begun::No { collective, dtype } = &self.begun {
+            let scene = Scene {
+                me,
+                ranks: arena.ranks(),
+                slot: arena.slot_bytes(),
+                direct: position.reads_directly(arena),
+            };
+            self.begun = Begun::Yes(Course::new(collective.clone(), *dtype, scene)?);
+        }
+        match &mut self.begun {
+            Begun::Yes(course) => Ok(course.plan()),
+            Begun::No { .. } => Err(Error::new(ErrorKind::State, "a collective has no plan")),
         }
     }
 
@@ -361,7 +438,13 @@ impl Meeting {
     pub(crate) fn missing(&mut self, arena: &Arena, me: usize, position: &Position) -> Vec<usize> {
         let (round, needs) = match self.stage {
             Stage::Put => (position.next - 1, Needs::All),
-            Stage::Take => (position.next - 1, self.course.plan().needs(self.index)),
+            Stage::Take => {
+                let needs = match &mut self.begun {
+                    Begun::Yes(course) => course.plan().needs(self.index),
+                    Begun::No { .. } => Needs::All,
+                };
+                (position.next - 1, needs)
+            }
         };
         (0..arena.ranks())
             .filter(|rank| match needs {
@@ -435,6 +518,8 @@ struct Scene {
     ranks: usize,
     /// bytes of a slot
     slot: usize,
+    /// all ranks read the memory of all others
+    direct: bool,
 }
 
 impl Scene {

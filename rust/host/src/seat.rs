@@ -6,12 +6,17 @@
 use std::os::unix::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::time::Duration;
 
 use ferrocomm_core::error::Error;
 
 use crate::arena::Arena;
 use crate::bell::Bell;
 use crate::meeting::{Meeting, Position, Settled, Stepped};
+
+/// Longer than it takes to wake a sleeping process, so that ranks which once slept find back to
+/// spinning.
+const SPIN: Duration = Duration::from_micros(200);
 
 /// A rank's seat on an arena.
 pub(crate) struct Seat {
@@ -21,6 +26,8 @@ pub(crate) struct Seat {
     bell: Arc<Bell>,
     /// by rank
     others: Vec<SocketAddr>,
+    /// how long a wait is worth spinning, once all ranks have said where they run
+    spin: OnceLock<Duration>,
 }
 
 /// The right to post on a seat.
@@ -34,6 +41,7 @@ impl Seat {
             position: Mutex::new(Position::new()),
             bell,
             others,
+            spin: OnceLock::new(),
         }
     }
 
@@ -43,6 +51,21 @@ impl Seat {
 
     pub(crate) fn me(&self) -> usize {
         self.me
+    }
+
+    /// How long a wait is worth spinning. Before everybody has come for the first time, nobody knows:
+    /// not at all.
+    pub(crate) fn spin(&self, turn: &Position) -> Duration {
+        if let Some(spin) = self.spin.get() {
+            return *spin;
+        }
+        if !turn.has_begun() {
+            return Duration::ZERO;
+        }
+        let crowded = self.arena.is_crowded();
+        *self
+            .spin
+            .get_or_init(|| if crowded { Duration::ZERO } else { SPIN })
     }
 
     /// The position, unless another thread drives.

@@ -1,9 +1,9 @@
-//! All-gather: everyone puts its part and takes those of the others.
+//! All-gather: everyone puts its part and takes those of the others; or reads their memory.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::{Region, Regions};
 
-use super::places::{hand_over, overlap, part, put, rounds, take};
+use super::places::{hand_over, overlap, part, put, rounds, take, worth_pulling};
 use super::{Needs, Plan, Round, Scene};
 
 /// Pieces are so long at most, so that they stay in the cache.
@@ -16,6 +16,8 @@ pub(super) struct AllGather {
     outputs: Regions,
     step: usize,
     longest: usize,
+    /// everyone reads where the inputs lie
+    direct: bool,
 }
 
 impl AllGather {
@@ -35,12 +37,16 @@ impl AllGather {
             outputs,
             step: scene.slot.min(PIECE),
             longest,
+            direct: worth_pulling(scene, longest),
         }
     }
 }
 
 impl Plan for AllGather {
     fn rounds(&self) -> u64 {
+        if self.direct {
+            return 2;
+        }
         rounds(self.longest, self.step)
     }
 
@@ -49,12 +55,27 @@ impl Plan for AllGather {
     }
 
     fn put(&mut self, round: &Round<'_>) {
+        if self.direct {
+            if round.index == 0 {
+                round.put_addresses([self.input.address as u64].into_iter());
+            }
+            return;
+        }
         let piece = part(self.input, round.index as usize * self.step, self.step);
         // SAFETY: the input belongs to this call; this rank alone writes its payload now.
         unsafe { put(piece, round.mine(piece.bytes)) }
     }
 
     fn take(&mut self, round: &Round<'_>) -> Result<()> {
+        if self.direct {
+            // In the second round all have read.
+            for rank in self.scene.others().filter(|_| round.index == 0) {
+                let address = round.address_of(rank, 0, 1);
+                // SAFETY: the outputs belong to this call.
+                unsafe { round.pull(rank, address, self.outputs.of(rank))? }
+            }
+            return Ok(());
+        }
         for rank in self.scene.others() {
             let start = round.index as usize * self.step;
             let piece = part(self.outputs.of(rank), start, self.step);

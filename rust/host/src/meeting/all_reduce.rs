@@ -1,11 +1,14 @@
 //! All-reduce: everyone takes everything when it is short; else everyone combines a slice of each
-//! chunk, and takes the slices of the others a round later, while the next chunk is put.
+//! chunk, and takes the slices of the others a round later, while the next chunk is put. Where ranks
+//! read one another's memory, a slice is as long as it can be, and nothing is put but addresses.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::Region;
 use ferrocomm_core::reduction::Reduction;
 
-use super::places::{LINE, combine, hand_over, overlap, part, put, take};
+use super::places::{
+    LINE, combine, hand_over, overlap, part, pull_and_combine, put, take, worth_pulling,
+};
 use super::{Needs, Plan, Round, Scene};
 
 /// Bytes all ranks together read at most when everyone takes everything.
@@ -97,7 +100,22 @@ pub(super) struct AllReduce {
     output: Region,
     reduction: Reduction,
     cut: Option<Cut>,
+    direct: Option<Direct>,
 }
+
+/// How an all-reduce goes that reads directly.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direct {
+    /// not known before everybody has said whether its output is its input
+    Open,
+    /// everyone combines everything
+    Whole,
+    /// everyone combines a slice, then reads those of the others
+    Slices,
+}
+
+/// Of two ranks everyone combines everything up to so many bytes.
+const WHOLE: usize = 4 << 20;
 
 impl AllReduce {
     pub(super) fn new(scene: Scene, input: Region, output: Region, reduction: Reduction) -> Self {
@@ -112,13 +130,80 @@ impl AllReduce {
             output,
             reduction,
             cut: Cut::of(scene, input.bytes),
+            direct: worth_pulling(scene, input.bytes / scene.ranks).then_some(Direct::Open),
+        }
+    }
+
+    /// The slice of `rank` when everyone has one.
+    fn slice(&self, region: Region, rank: usize) -> Region {
+        let slice = region
+            .bytes
+            .div_ceil(self.scene.ranks)
+            .next_multiple_of(LINE);
+        part(region, rank * slice, slice)
+    }
+
+    fn start(&self, rank: usize) -> u64 {
+        (self.slice(self.input, rank).address - self.input.address) as u64
+    }
+
+    fn take_directly(&mut self, round: &Round<'_>, direct: Direct) -> Result<()> {
+        let Scene { me, ranks, .. } = self.scene;
+        let input_of = |rank| round.address_of(rank, 0, 2);
+        let output_of = |rank| round.address_of(rank, 1, 2);
+        match (direct, round.index) {
+            (Direct::Open, _) => {
+                let apart = (0..ranks).all(|rank| input_of(rank) != output_of(rank));
+                let direct = if ranks == 2 && apart && self.input.bytes <= WHOLE {
+                    Direct::Whole
+                } else {
+                    Direct::Slices
+                };
+                self.direct = Some(direct);
+                self.take_directly(round, direct)
+            }
+            // SAFETY: input and output belong to this call and are the same or apart, see `new`; no
+            // input is overwritten, and all keep theirs until everybody has come to the last round.
+            (Direct::Whole, 0) => unsafe {
+                pull_and_combine(
+                    &self.reduction,
+                    self.scene,
+                    round,
+                    self.input,
+                    self.output,
+                    input_of,
+                )
+            },
+            (Direct::Slices, 0) => {
+                let own = self.slice(self.input, me);
+                let output = self.slice(self.output, me);
+                let start = self.start(me);
+                // SAFETY: as above; where an output is the input, its rank overwrites its own slice
+                // alone, which the others do not read.
+                unsafe {
+                    pull_and_combine(&self.reduction, self.scene, round, own, output, |rank| {
+                        input_of(rank) + start
+                    })
+                }
+            }
+            (Direct::Slices, 1) => self.scene.others().try_for_each(|rank| {
+                let output = self.slice(self.output, rank);
+                // SAFETY: the output belongs to this call; `rank` is done with its slice.
+                unsafe { round.pull(rank, output_of(rank) + self.start(rank), output) }
+            }),
+            (Direct::Whole | Direct::Slices, _) => Ok(()),
         }
     }
 }
 
 impl Plan for AllReduce {
     fn rounds(&self) -> u64 {
-        self.cut.map_or(1, |cut| cut.chunks() + 1)
+        match self.direct {
+            None => self.cut.map_or(1, |cut| cut.chunks() + 1),
+            Some(Direct::Whole) => 2,
+            // The last tells that all have read.
+            Some(Direct::Open | Direct::Slices) => 3,
+        }
     }
 
     fn needs(&self, _: u64) -> Needs {
@@ -126,6 +211,11 @@ impl Plan for AllReduce {
     }
 
     fn put(&mut self, round: &Round<'_>) {
+        if self.direct.is_some() {
+            let regions = [self.input, self.output];
+            round.put_addresses(regions.into_iter().map(|region| region.address as u64));
+            return;
+        }
         // SAFETY: the input belongs to this call; this rank alone writes its payload now.
         unsafe {
             match self.cut {
@@ -139,6 +229,9 @@ impl Plan for AllReduce {
     }
 
     fn take(&mut self, round: &Round<'_>) -> Result<()> {
+        if let Some(direct) = self.direct {
+            return self.take_directly(round, direct);
+        }
         let Scene { me, ranks, .. } = self.scene;
         let Some(cut) = self.cut else {
             // SAFETY: input and output belong to this call and are the same or apart, see `new`;

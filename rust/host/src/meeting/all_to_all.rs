@@ -9,7 +9,7 @@ use ferrocomm_core::call::{Region, Regions};
 use ferrocomm_core::error::{Error, ErrorKind};
 use ferrocomm_core::ids::GroupRank;
 
-use super::places::{LINE, hand_over, overlap, part, put, rounds, take};
+use super::places::{LINE, hand_over, overlap, part, put, rounds, take, worth_pulling};
 use super::{Needs, Plan, Round, Scene};
 use crate::arena::INLINE;
 
@@ -17,6 +17,9 @@ use crate::arena::INLINE;
 const WORD: usize = 8;
 /// In that word: all parts have the length it gives.
 const EQUAL: u64 = 1 << 63;
+/// In that word: parts are read where they lie; the slot lists an address and a length for each rank.
+const DIRECT: u64 = 1 << 62;
+const LENGTH: u64 = DIRECT - 1;
 
 pub(super) struct AllToAll {
     scene: Scene,
@@ -74,7 +77,34 @@ impl AllToAll {
 
     fn word(&self) -> u64 {
         let equal = (0..self.scene.ranks).all(|rank| self.inputs.of(rank).bytes == self.longest);
-        self.longest as u64 | if equal { EQUAL } else { 0 }
+        let direct = worth_pulling(self.scene, self.longest);
+        self.longest as u64 | if equal { EQUAL } else { 0 } | if direct { DIRECT } else { 0 }
+    }
+
+    fn put_places(&self, round: &Round<'_>) {
+        let list = round.mine(self.scene.slot).cast::<u64>();
+        for rank in self.scene.others() {
+            let input = self.inputs.of(rank);
+            // SAFETY: slots are aligned and hold two words for every rank; this rank alone writes
+            // its own now.
+            unsafe {
+                list.add(2 * rank).write(input.address as u64);
+                list.add(2 * rank + 1).write(input.bytes as u64);
+            }
+        }
+    }
+
+    fn pull(&self, round: &Round<'_>, rank: usize) -> Result<()> {
+        let list = round.of(rank, self.scene.slot).cast::<u64>();
+        let me = self.scene.me;
+        // SAFETY: as above; `rank` has posted and writes there no more.
+        let (address, length) = unsafe { (list.add(2 * me).read(), list.add(2 * me + 1).read()) };
+        let output = self.outputs.of(rank);
+        if length != output.bytes as u64 {
+            return Err(self.wrong_length(rank, length));
+        }
+        // SAFETY: the output belongs to this call.
+        unsafe { round.pull(rank, address, output) }
     }
 
     fn carried(&self, word: u64, index: u64) -> Carried {
@@ -107,13 +137,13 @@ struct Carried {
 
 impl Carried {
     fn new(scene: Scene, word: u64, index: u64) -> Self {
-        let longest = (word & !EQUAL) as usize;
+        let longest = (word & LENGTH) as usize;
         let list = if word & EQUAL == 0 {
             WORD * scene.ranks
         } else {
             0
         };
-        if list == 0 && WORD + longest * scene.ranks <= INLINE {
+        if list == 0 && WORD + longest.saturating_mul(scene.ranks) <= INLINE {
             return Self {
                 head: WORD,
                 stride: longest,
@@ -132,8 +162,13 @@ impl Carried {
         }
     }
 
-    /// Parts of any rank fit in rounds of this many bytes, whoever sends them.
-    fn rounds(scene: Scene, longest: usize) -> u64 {
+    /// How many rounds it takes until the parts of a rank with this word have moved. Of parts that
+    /// are read where they lie, the second tells that all have.
+    fn rounds(scene: Scene, word: u64) -> u64 {
+        if word & DIRECT != 0 {
+            return 2;
+        }
+        let longest = (word & LENGTH) as usize;
         let head = (WORD * scene.ranks).next_multiple_of(LINE);
         rounds(longest, (scene.slot - head) / scene.ranks / LINE * LINE)
     }
@@ -155,6 +190,12 @@ impl Plan for AllToAll {
         // and the layout keeps the word, the list and every part inside.
         unsafe {
             round.mine(WORD).cast::<u64>().write(word);
+            if word & DIRECT != 0 {
+                if round.index == 0 {
+                    self.put_places(round);
+                }
+                return;
+            }
             let mine = round.mine(carried.together);
             for rank in self.scene.others() {
                 let input = self.inputs.of(rank);
@@ -172,21 +213,28 @@ impl Plan for AllToAll {
         if round.index == 0 {
             // SAFETY: both belong to this call, and are the same or apart.
             unsafe { hand_over(self.inputs.of(me), self.outputs.of(me)) }
-            self.rounds = Carried::rounds(self.scene, self.longest);
+            self.rounds = Carried::rounds(self.scene, self.word());
         }
         for rank in self.scene.others() {
             // SAFETY: `rank` has posted: its word is there, and it writes its payload no more.
             let word = unsafe { round.of(rank, WORD).cast::<u64>().read() };
+            if round.index == 0 {
+                self.rounds = self.rounds.max(Carried::rounds(self.scene, word));
+            }
+            if word & DIRECT != 0 {
+                if round.index == 0 {
+                    self.pull(round, rank)?;
+                }
+                continue;
+            }
             let carried = self.carried(word, round.index);
             let from = round.of(rank, carried.together);
             if round.index == 0 {
-                let longest = usize::try_from(word & !EQUAL).unwrap_or(usize::MAX);
-                self.rounds = self.rounds.max(Carried::rounds(self.scene, longest));
                 let length = if word & EQUAL == 0 {
                     // SAFETY: as above; the list has a length for every rank.
                     unsafe { from.cast::<u64>().add(me).read() }
                 } else {
-                    word & !EQUAL
+                    word & LENGTH
                 };
                 if length != self.outputs.of(rank).bytes as u64 {
                     return Err(self.wrong_length(rank, length));

@@ -1,9 +1,9 @@
-//! Broadcast: the root puts piece after piece, everyone else takes it.
+//! Broadcast: the root puts piece after piece, everyone else takes it; or all read the root's memory.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::Region;
 
-use super::places::{part, put, rounds, take};
+use super::places::{part, put, rounds, take, worth_pulling};
 use super::{Needs, Plan, Round, Scene};
 
 /// Pieces are so long at most, so that taking one overlaps putting the next.
@@ -14,6 +14,8 @@ pub(super) struct Broadcast {
     root: usize,
     am_root: bool,
     step: usize,
+    /// everyone reads where the buffer lies
+    direct: bool,
 }
 
 impl Broadcast {
@@ -23,6 +25,7 @@ impl Broadcast {
             root,
             am_root: scene.me == root,
             step: scene.slot.min(PIECE),
+            direct: worth_pulling(scene, buffer.bytes),
         }
     }
 
@@ -33,19 +36,31 @@ impl Broadcast {
 
 impl Plan for Broadcast {
     fn rounds(&self) -> u64 {
+        if self.direct {
+            return 2;
+        }
         rounds(self.buffer.bytes, self.step)
     }
 
-    fn needs(&self, _: u64) -> Needs {
-        if self.am_root {
-            Needs::Nobody
-        } else {
-            Needs::Only(self.root)
+    fn needs(&self, index: u64) -> Needs {
+        match (self.direct && index == 1, self.am_root) {
+            // The root keeps its buffer until all have read it.
+            (true, true) => Needs::All,
+            (true, false) | (false, true) => Needs::Nobody,
+            (false, false) => Needs::Only(self.root),
         }
     }
 
+    fn leads(&self, index: u64) -> bool {
+        self.am_root && !(self.direct && index == 1)
+    }
+
     fn put(&mut self, round: &Round<'_>) {
-        if self.am_root {
+        if self.direct {
+            if self.am_root && round.index == 0 {
+                round.put_addresses([self.buffer.address as u64].into_iter());
+            }
+        } else if self.am_root {
             let piece = self.piece(round.index);
             // SAFETY: the buffer belongs to this call; this rank alone writes its payload now.
             unsafe { put(piece, round.mine(piece.bytes)) }
@@ -53,7 +68,13 @@ impl Plan for Broadcast {
     }
 
     fn take(&mut self, round: &Round<'_>) -> Result<()> {
-        if !self.am_root {
+        if self.direct {
+            if !self.am_root && round.index == 0 {
+                let address = round.address_of(self.root, 0, 1);
+                // SAFETY: the buffer belongs to this call.
+                unsafe { round.pull(self.root, address, self.buffer)? }
+            }
+        } else if !self.am_root {
             let piece = self.piece(round.index);
             // SAFETY: as above; the root has posted and writes there no more.
             unsafe { take(round.of(self.root, piece.bytes), piece) }

@@ -1,8 +1,10 @@
 //! Client memory and payloads as plans handle them: cut, copied, combined. Must not know rounds.
 
+use ferrocomm_core::Result;
 use ferrocomm_core::call::Region;
 use ferrocomm_core::reduction::{Input, Reduction};
 
+use super::{Round, Scene};
 use crate::copying::copy_out;
 
 /// Pieces of a slot start at multiples of this.
@@ -94,6 +96,64 @@ pub(super) unsafe fn combine(
         let inputs: Vec<Input<'_>> = (0..ranks).map(operand).collect();
         reduction.reduce(out, &inputs);
     }
+}
+
+/// From so many bytes on it is worth a system call to read them where they lie.
+const WORTH_PULLING: usize = 24 << 10;
+/// Scratch memory of a reduction that reads directly; it stays in the first caches.
+const SCRATCH: usize = 64 << 10;
+
+/// Whether ranks read `bytes` bytes where they lie instead of having them put.
+pub(super) fn worth_pulling(scene: Scene, bytes: usize) -> bool {
+    scene.direct && bytes >= WORTH_PULLING
+}
+
+/// Combines one operand per rank, in rank order, into `output`: the own one is `own`, that of another
+/// rank is read from its memory, at the address that `at` gives.
+///
+/// # Errors
+/// `Transport` when the kernel refuses to read.
+///
+/// # Safety
+/// `own` and `output` belong to the running call and are the same or apart; nobody writes what is
+/// read.
+pub(super) unsafe fn pull_and_combine(
+    reduction: &Reduction,
+    scene: Scene,
+    round: &Round<'_>,
+    own: Region,
+    output: Region,
+    at: impl Fn(usize) -> u64,
+) -> Result<()> {
+    let Scene { me, ranks, .. } = scene;
+    let step = (SCRATCH / (ranks - 1)).max(LINE) / LINE * LINE;
+    let step = step.min(output.bytes.next_multiple_of(LINE));
+    let mut scratch = vec![0_u8; step * (ranks - 1)];
+    let base = scratch.as_mut_ptr();
+    let place = |rank: usize| {
+        let index = if rank < me { rank } else { rank - 1 };
+        // SAFETY: there is a step for every other rank.
+        unsafe { base.add(index * step) }
+    };
+    for start in (0..output.bytes).step_by(step) {
+        let output = part(output, start, step);
+        for rank in scene.others() {
+            let to = Region {
+                address: place(rank) as usize,
+                bytes: output.bytes,
+            };
+            // SAFETY: the scratch memory is this call's.
+            unsafe { round.pull(rank, at(rank) + start as u64, to)? }
+        }
+        let own = part(own, start, step);
+        // SAFETY: by the caller's promise; scratch memory is apart from everything.
+        unsafe {
+            combine(reduction, ranks, me, own, output, |rank| {
+                place(rank).cast_const()
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Where a result is gathered when the client's own place for it overlaps an input.

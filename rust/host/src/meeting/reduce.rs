@@ -1,12 +1,12 @@
 //! Reduce: the root combines everything when it is short; else everyone combines a slice of each
-//! chunk, and the root takes them a round later.
+//! chunk, and the root takes them a round later. Of two ranks the root reads the memory of the other.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::Region;
 use ferrocomm_core::reduction::Reduction;
 
 use super::all_reduce::Cut;
-use super::places::{combine, hand_over, overlap, put};
+use super::places::{combine, hand_over, overlap, pull_and_combine, put, worth_pulling};
 use super::{Needs, Plan, Round, Scene};
 
 pub(super) struct Reduce {
@@ -16,6 +16,9 @@ pub(super) struct Reduce {
     output: Option<Region>,
     reduction: Reduction,
     cut: Option<Cut>,
+    root: usize,
+    /// the root reads where the input of the other lies
+    direct: bool,
 }
 
 impl Reduce {
@@ -39,16 +42,32 @@ impl Reduce {
             output,
             reduction,
             cut: Cut::of(scene, input.bytes),
+            root,
+            direct: scene.ranks == 2 && worth_pulling(scene, input.bytes),
         }
     }
 }
 
 impl Plan for Reduce {
     fn rounds(&self) -> u64 {
+        if self.direct {
+            return 2;
+        }
         self.cut.map_or(1, |cut| cut.chunks() + 1)
     }
 
+    fn leads(&self, index: u64) -> bool {
+        self.direct && index == 1 && self.output.is_some()
+    }
+
     fn needs(&self, index: u64) -> Needs {
+        if self.direct {
+            return match (index, self.output) {
+                (0, Some(_)) => Needs::All,
+                (0, None) | (_, Some(_)) => Needs::Nobody,
+                (_, None) => Needs::Only(self.root),
+            };
+        }
         // What the last round brings is the root's.
         if self.output.is_none() && index + 1 == self.rounds() {
             Needs::Nobody
@@ -58,6 +77,12 @@ impl Plan for Reduce {
     }
 
     fn put(&mut self, round: &Round<'_>) {
+        if self.direct {
+            if round.index == 0 {
+                round.put_addresses([self.input.address as u64].into_iter());
+            }
+            return;
+        }
         // SAFETY: the input belongs to this call; this rank alone writes its payload now.
         unsafe {
             match self.cut {
@@ -72,6 +97,23 @@ impl Plan for Reduce {
 
     fn take(&mut self, round: &Round<'_>) -> Result<()> {
         let Scene { me, ranks, .. } = self.scene;
+        if self.direct {
+            return match self.output.filter(|_| round.index == 0) {
+                // SAFETY: input and output belong to this call and are the same or apart, see `new`;
+                // the other keeps its input until the root has come to the second round.
+                Some(output) => unsafe {
+                    pull_and_combine(
+                        &self.reduction,
+                        self.scene,
+                        round,
+                        self.input,
+                        output,
+                        |rank| round.address_of(rank, 0, 1),
+                    )
+                },
+                None => Ok(()),
+            };
+        }
         let Some(cut) = self.cut else {
             if let Some(output) = self.output {
                 // SAFETY: input and output belong to this call and are the same or apart, see

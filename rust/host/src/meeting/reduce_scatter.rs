@@ -1,10 +1,10 @@
-//! Reduce-scatter: everyone puts what the others combine, and combines its own slice.
+//! Reduce-scatter: everyone combines its own slice, of what the others put or of their memory.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::{Region, Regions};
 use ferrocomm_core::reduction::Reduction;
 
-use super::places::{Target, combine, overlap, part, put, rounds};
+use super::places::{Target, combine, overlap, part, pull_and_combine, put, rounds, worth_pulling};
 use super::scatter::stride;
 use super::{Needs, Plan, Round, Scene};
 
@@ -15,6 +15,8 @@ pub(super) struct ReduceScatter {
     reduction: Reduction,
     step: usize,
     longest: usize,
+    /// everyone reads where the inputs lie
+    direct: bool,
 }
 
 impl ReduceScatter {
@@ -32,6 +34,7 @@ impl ReduceScatter {
             reduction,
             step: stride(scene, longest),
             longest,
+            direct: worth_pulling(scene, longest),
             inputs,
         }
     }
@@ -39,10 +42,31 @@ impl ReduceScatter {
     fn together(&self) -> usize {
         self.step * self.scene.ranks
     }
+
+    fn take_directly(&mut self, round: &Round<'_>) -> Result<()> {
+        let Scene { me, ranks, .. } = self.scene;
+        if round.index == 0 {
+            let (own, output) = (self.inputs.of(me), self.output.region());
+            // SAFETY: own and output belong to this call and are the same or apart, see `new`; all
+            // keep their inputs until everybody has come to the second round.
+            unsafe {
+                pull_and_combine(&self.reduction, self.scene, round, own, output, |rank| {
+                    round.address_of(rank, me, ranks)
+                })
+            }
+        } else {
+            // SAFETY: everybody has read the inputs.
+            unsafe { self.output.finish() }
+            Ok(())
+        }
+    }
 }
 
 impl Plan for ReduceScatter {
     fn rounds(&self) -> u64 {
+        if self.direct {
+            return 2;
+        }
         rounds(self.longest, self.step)
     }
 
@@ -51,6 +75,13 @@ impl Plan for ReduceScatter {
     }
 
     fn put(&mut self, round: &Round<'_>) {
+        if self.direct {
+            if round.index == 0 {
+                let ranks = 0..self.scene.ranks;
+                round.put_addresses(ranks.map(|rank| self.inputs.of(rank).address as u64));
+            }
+            return;
+        }
         let mine = round.mine(self.together());
         for rank in self.scene.others() {
             let start = round.index as usize * self.step;
@@ -62,6 +93,9 @@ impl Plan for ReduceScatter {
     }
 
     fn take(&mut self, round: &Round<'_>) -> Result<()> {
+        if self.direct {
+            return self.take_directly(round);
+        }
         let (me, start) = (self.scene.me, round.index as usize * self.step);
         let own = part(self.inputs.of(me), start, self.step);
         let output = part(self.output.region(), start, self.step);

@@ -1,9 +1,9 @@
-//! Scatter: the root puts a part for everyone, who takes it.
+//! Scatter: the root puts a part for everyone, who takes it; or all read the root's memory.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::{Region, Regions};
 
-use super::places::{LINE, hand_over, part, put, rounds, take};
+use super::places::{LINE, hand_over, part, put, rounds, take, worth_pulling};
 use super::{Needs, Plan, Round, Scene};
 use crate::arena::INLINE;
 
@@ -14,6 +14,8 @@ pub(super) struct Scatter {
     output: Region,
     root: usize,
     step: usize,
+    /// everyone reads where its part lies
+    direct: bool,
 }
 
 impl Scatter {
@@ -24,6 +26,7 @@ impl Scatter {
             output,
             root,
             step: stride(scene, output.bytes),
+            direct: worth_pulling(scene, output.bytes),
         }
     }
 
@@ -43,19 +46,34 @@ pub(super) fn stride(scene: Scene, longest: usize) -> usize {
 
 impl Plan for Scatter {
     fn rounds(&self) -> u64 {
+        if self.direct {
+            return 2;
+        }
         rounds(self.output.bytes, self.step)
     }
 
-    fn needs(&self, _: u64) -> Needs {
-        if self.inputs.is_some() {
-            Needs::Nobody
-        } else {
-            Needs::Only(self.root)
+    fn needs(&self, index: u64) -> Needs {
+        match (self.direct && index == 1, self.inputs.is_some()) {
+            // The root keeps its buffers until all have read them.
+            (true, true) => Needs::All,
+            (true, false) | (false, true) => Needs::Nobody,
+            (false, false) => Needs::Only(self.root),
         }
+    }
+
+    fn leads(&self, index: u64) -> bool {
+        self.inputs.is_some() && !(self.direct && index == 1)
     }
 
     fn put(&mut self, round: &Round<'_>) {
         let Some(inputs) = &self.inputs else { return };
+        if self.direct {
+            if round.index == 0 {
+                let ranks = 0..self.scene.ranks;
+                round.put_addresses(ranks.map(|rank| inputs.of(rank).address as u64));
+            }
+            return;
+        }
         let mine = round.mine(self.together());
         for rank in self.scene.others() {
             let piece = part(inputs.of(rank), round.index as usize * self.step, self.step);
@@ -72,6 +90,13 @@ impl Plan for Scatter {
                 unsafe { hand_over(inputs.of(self.root), self.output) }
             }
             Some(_) => {}
+            None if self.direct => {
+                if round.index == 0 {
+                    let address = round.address_of(self.root, self.scene.me, self.scene.ranks);
+                    // SAFETY: the output belongs to this call.
+                    unsafe { round.pull(self.root, address, self.output)? }
+                }
+            }
             None => {
                 let piece = part(self.output, round.index as usize * self.step, self.step);
                 let from = round.of(self.root, self.together());

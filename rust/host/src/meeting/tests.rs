@@ -47,7 +47,7 @@ struct Rank {
 impl Rank {
     fn run(&mut self, collective: Collective, dtype: Dtype) {
         check(&collective, dtype, self.me, self.arena.ranks()).unwrap();
-        let mut meeting = Meeting::new(collective, dtype, &self.arena, self.me).unwrap();
+        let mut meeting = Meeting::new(collective, dtype);
         let begun = Instant::now();
         loop {
             match meeting.step(&self.arena, self.me, &mut self.position, |_, _| {}) {

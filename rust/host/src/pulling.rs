@@ -1,0 +1,140 @@
+//! Reading the memory of another process of this machine: one copy, made by the kernel, straight to
+//! where the bytes belong.
+//!
+//! It is allowed where the other process belongs to the same user and nothing forbids it (Yama, a
+//! container's filter); whoever wants to rely on it tries it first. Must not know collectives.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ferrocomm_core::call::Region;
+use ferrocomm_core::error::{Error, ErrorKind, Result};
+
+/// Bytes one system call may be asked for.
+const MOST: usize = 1 << 30;
+
+/// A word of this process that others read to see whether they may. Every process of this program
+/// has it, at an address that it tells.
+static PROBE: AtomicU64 = AtomicU64::new(0x4643_5052_4f42_4500);
+
+/// A process, as others of its machine read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Readable {
+    pub(crate) pid: u32,
+    /// where its probe lies
+    pub(crate) probe: u64,
+}
+
+impl Readable {
+    /// This process.
+    pub(crate) fn own() -> Self {
+        Self {
+            pid: std::process::id(),
+            probe: (&raw const PROBE) as u64,
+        }
+    }
+
+    /// Whether this process may read that one.
+    pub(crate) fn can_be_read(self) -> bool {
+        let mut word = 0_u64;
+        let to = Region {
+            address: (&raw mut word) as usize,
+            bytes: size_of::<u64>(),
+        };
+        // SAFETY: `word` lives for the call.
+        let read = unsafe { pull(self.pid, self.probe, to) };
+        read.is_ok() && word == PROBE.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether `FERROCOMM_DIRECT_READS` allows it.
+///
+/// # Errors
+/// `InvalidArgument` when the variable has another value than `auto` or `off`.
+pub(crate) fn is_allowed() -> Result<bool> {
+    match std::env::var("FERROCOMM_DIRECT_READS").as_deref() {
+        Err(_) | Ok("" | "auto") => Ok(true),
+        Ok("off") => Ok(false),
+        Ok(other) => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "FERROCOMM_DIRECT_READS is neither auto nor off",
+        )
+        .got(other)
+        .expected("auto or off")),
+    }
+}
+
+/// Fills `to` with the memory of process `pid` from `address` on.
+///
+/// # Errors
+/// `Transport` when the kernel refuses or the memory is not there.
+///
+/// # Safety
+/// `to` is memory that belongs to the running call.
+pub(crate) unsafe fn pull(pid: u32, address: u64, to: Region) -> Result<()> {
+    let mut done = 0;
+    while done < to.bytes {
+        let bytes = (to.bytes - done).min(MOST);
+        let local = libc::iovec {
+            iov_base: (to.address + done) as *mut libc::c_void,
+            iov_len: bytes,
+        };
+        let remote = libc::iovec {
+            iov_base: (address + done as u64) as *mut libc::c_void,
+            iov_len: bytes,
+        };
+        // SAFETY: one entry each; the kernel writes at most `bytes` bytes into `to`, which belongs to
+        // the call, and checks the other process's memory itself.
+        let read = unsafe {
+            libc::process_vm_readv(
+                pid.cast_signed(),
+                &raw const local,
+                1,
+                &raw const remote,
+                1,
+                0,
+            )
+        };
+        match usize::try_from(read) {
+            Ok(0) | Err(_) => return Err(refused(pid, &io::Error::last_os_error())),
+            Ok(read) => done += read,
+        }
+    }
+    Ok(())
+}
+
+fn refused(pid: u32, error: &io::Error) -> Error {
+    Error::new(
+        ErrorKind::Transport,
+        "the memory of another rank could not be read",
+    )
+    .got(format_args!("process {pid}: {error}"))
+    .remedy("set FERROCOMM_DIRECT_READS=off on all ranks")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_process_can_be_read_and_nonsense_cannot() {
+        assert!(Readable::own().can_be_read());
+        let nowhere = Readable {
+            probe: 8,
+            ..Readable::own()
+        };
+        assert!(!nowhere.can_be_read());
+        let from: Vec<u8> = (0..100_000_u32).map(|byte| byte as u8).collect();
+        let mut to = vec![0; from.len()];
+        let region = Region {
+            address: to.as_mut_ptr() as usize,
+            bytes: to.len(),
+        };
+        // SAFETY: `to` lives for the call.
+        unsafe { pull(std::process::id(), from.as_ptr() as u64, region) }.unwrap();
+        assert_eq!(to, from);
+        // SAFETY: as above.
+        let error = unsafe { pull(std::process::id(), 8, region) }.unwrap_err();
+        assert!(error.to_string().contains("FERROCOMM_DIRECT_READS"));
+    }
+}
