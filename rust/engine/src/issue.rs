@@ -62,7 +62,6 @@ impl Communicator {
         let mut issued = || {
             if let Some((order, collecting)) = held.take() {
                 drop(order);
-                process().recorder.start(ticket);
                 drop(collecting);
             }
         };
@@ -170,7 +169,10 @@ impl Communicator {
         };
         let sequence = counter.fetch_add(1, Ordering::Relaxed) + 1;
         let recorder = &process().recorder;
-        let ticket = recorder.schedule(self.label(), facts, sequence, timeout);
+        let ticket = match mode {
+            Mode::Sync => recorder.begin(self.label(), facts, sequence, timeout),
+            Mode::Async => recorder.schedule(self.label(), facts, sequence, timeout),
+        };
         let call = Call {
             task,
             dtype,

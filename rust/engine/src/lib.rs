@@ -21,6 +21,7 @@ mod state;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod ticks;
 
 pub use backend::Backend;
 pub use communicator::{Communicator, CommunicatorOptions};

@@ -1,16 +1,18 @@
 //! The flight recorder: the last operations of this process, in a ring.
 //!
-//! Noting an operation costs two clock reads and two uncontended locks, and no memory except for
+//! Noting an operation costs two reads of a counter and two uncontended locks, and no memory except for
 //! the text of a failure. It must not know works or groups; `dump` turns it into JSON.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use ferrocomm_core::call::{Collective, Operation, PointToPoint, Source, Task};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
+
+use crate::ticks::{Scale, Ticks};
 
 const DEFAULT_ENTRIES: usize = 2048;
 /// Environment variable: number of operations kept, 0 for none.
@@ -89,6 +91,16 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// A copy whose times are nanoseconds since 1970.
+    fn read_with(&self, scale: &Scale) -> Self {
+        Self {
+            created: scale.nanos(self.created),
+            started: self.started.map(|count| scale.nanos(count)),
+            ended: self.ended.map(|count| scale.nanos(count)),
+            ..self.clone()
+        }
+    }
+
     /// Whether it is not over.
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.progress, Progress::Scheduled | Progress::Started)
@@ -105,21 +117,7 @@ pub(crate) struct Recorder {
     next: AtomicU64,
     /// entries below were forgotten by `reset`
     floor: AtomicU64,
-    clock: Clock,
-}
-
-/// Nanoseconds since 1970 that never go back: the wall clock once, the monotonic one from then on.
-struct Clock {
-    origin: Instant,
-    epoch: u64,
-}
-
-impl Clock {
-    fn now(&self) -> u64 {
-        let passed = self.origin.elapsed().as_nanos();
-        self.epoch
-            .saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
-    }
+    ticks: Ticks,
 }
 
 impl Recorder {
@@ -144,17 +142,11 @@ impl Recorder {
 
     /// Keeps the last `entries` operations.
     pub(crate) fn new(entries: usize) -> Self {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
         Self {
             slots: (0..entries).map(|_| Mutex::new(None)).collect(),
             next: AtomicU64::new(0),
             floor: AtomicU64::new(0),
-            clock: Clock {
-                origin: Instant::now(),
-                epoch: u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX),
-            },
+            ticks: Ticks::new(),
         }
     }
 
@@ -180,7 +172,30 @@ impl Recorder {
         sequence: u64,
         timeout: Duration,
     ) -> Ticket {
+        self.note(label, facts, sequence, timeout, Progress::Scheduled)
+    }
+
+    /// Notes an operation that has got its number and runs on the spot.
+    pub(crate) fn begin(
+        &self,
+        label: &Arc<Label>,
+        facts: Facts,
+        sequence: u64,
+        timeout: Duration,
+    ) -> Ticket {
+        self.note(label, facts, sequence, timeout, Progress::Started)
+    }
+
+    fn note(
+        &self,
+        label: &Arc<Label>,
+        facts: Facts,
+        sequence: u64,
+        timeout: Duration,
+        progress: Progress,
+    ) -> Ticket {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let created = self.ticks.now();
         if let Some(mut slot) = self.slot(id) {
             *slot = Some(Entry {
                 id,
@@ -188,10 +203,10 @@ impl Recorder {
                 facts,
                 sequence,
                 timeout,
-                created: self.clock.now(),
-                started: None,
+                created,
+                started: (progress == Progress::Started).then_some(created),
                 ended: None,
-                progress: Progress::Scheduled,
+                progress,
             });
         }
         Ticket(id)
@@ -222,7 +237,7 @@ impl Recorder {
     /// Notes how the operation ended; `failure` is the text of its failure.
     pub(crate) fn end(&self, ticket: Ticket, failure: Option<String>) {
         self.update(ticket, |entry| {
-            entry.ended = Some(self.clock.now());
+            entry.ended = Some(self.ticks.now());
             entry.progress = failure.map_or(Progress::Completed, Progress::Failed);
         });
     }
@@ -237,12 +252,13 @@ impl Recorder {
     pub(crate) fn snapshot(&self) -> Vec<Entry> {
         let next = self.next.load(Ordering::Relaxed);
         let oldest = next.saturating_sub(self.slots.len() as u64);
+        let scale = self.ticks.scale();
         (oldest.max(self.floor.load(Ordering::Relaxed))..next)
             .filter_map(|id| {
                 self.slot(id)?
                     .as_ref()
                     .filter(|entry| entry.id == id)
-                    .cloned()
+                    .map(|entry| entry.read_with(&scale))
             })
             .collect()
     }

@@ -9,10 +9,11 @@
 //! A word per 64 ranks says who sleeps. This module must not know collectives or who is woken how.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 
+use crate::barrier;
 use crate::budget::Budget;
 use crate::cores::{self, Processors};
 use crate::memory::Memory;
@@ -40,6 +41,7 @@ const PEER: usize = 64;
 const PROBE: usize = 8;
 const PROCESSORS: usize = 16;
 const READS: u64 = 1 << 32;
+const ORDERED: u64 = 1 << 33;
 const ENTRIES: usize = PEERS + MAX_RANKS * PEER;
 /// An entry takes two cache lines: processors fetch lines in pairs.
 const ENTRY: usize = 128;
@@ -151,7 +153,11 @@ impl Arena {
         Print {
             what: word(WHAT),
             bytes: word(BYTES),
-            factor: word(FACTOR),
+            factor: if Print::has_factor(word(WHAT)) {
+                word(FACTOR)
+            } else {
+                0
+            },
         }
     }
 
@@ -165,7 +171,10 @@ impl Arena {
         };
         store(WHAT, print.what);
         store(BYTES, print.bytes);
-        store(FACTOR, print.factor);
+        // On a line of its own that few need.
+        if Print::has_factor(print.what) {
+            store(FACTOR, print.factor);
+        }
         self.memory
             .atomic_u64(entry)
             .store(round, Ordering::Release);
@@ -202,7 +211,8 @@ impl Arena {
                 .store(processors, Ordering::Relaxed);
         }
         let reads = if reads { READS } else { 0 };
-        word.store(u64::from(who.pid) | reads, Ordering::Release);
+        let ordered = if barrier::take_part() { ORDERED } else { 0 };
+        word.store(u64::from(who.pid) | reads | ordered, Ordering::Release);
     }
 
     /// How `rank` can be read, and whether it reads others; after its first post.
@@ -215,6 +225,15 @@ impl Arena {
             probe: probe.load(Ordering::Relaxed),
         };
         (who, word & READS != 0)
+    }
+
+    /// Whether sleepers order the memory of all ranks, so that nobody needs a fence after posting;
+    /// after everybody's first post.
+    pub(crate) fn is_ordered(&self) -> bool {
+        (0..self.ranks).all(|rank| {
+            let word = self.memory.atomic_u64(PEERS + rank * PEER);
+            word.load(Ordering::Acquire) & ORDERED != 0
+        })
     }
 
     /// Whether the ranks have to share processors; after everybody's first post.
@@ -242,6 +261,10 @@ impl Arena {
     pub(crate) fn lie_down(&self, rank: usize) {
         self.sleepers(rank / 64)
             .fetch_or(1 << (rank % 64), Ordering::SeqCst);
+        // Those who post without a fence of their own count on this one.
+        if barrier::take_part() && !barrier::order_all() {
+            tracing::error!("the kernel gives no barrier any more; a wake-up may come late");
+        }
         fence(Ordering::SeqCst);
     }
 
@@ -251,9 +274,13 @@ impl Arena {
             .fetch_and(!(1 << (rank % 64)), Ordering::SeqCst);
     }
 
-    /// Whether somebody sleeps; called after posting.
-    pub(crate) fn anybody_sleeps(&self) -> bool {
-        fence(Ordering::SeqCst);
+    /// Whether somebody sleeps; called after posting. `ordered`: as `is_ordered` told.
+    pub(crate) fn anybody_sleeps(&self, ordered: bool) -> bool {
+        if ordered {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
         (0..self.words()).any(|word| self.sleepers(word).load(Ordering::Relaxed) != 0)
     }
 
@@ -351,9 +378,9 @@ mod tests {
         one.lie_down(0);
         one.lie_down(2);
         one.get_up(0);
-        assert!(other.anybody_sleeps());
+        assert!(other.anybody_sleeps(false));
         assert_eq!(other.take_sleepers(), [2]);
-        assert!(!one.anybody_sleeps());
+        assert!(!one.anybody_sleeps(false));
     }
 
     #[test]

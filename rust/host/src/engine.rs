@@ -245,7 +245,7 @@ impl HostGroup {
         issued();
         if self.spin(seat, &mut meeting, &mut turn) {
             drop(turn);
-            if self.place.queued() > 0 {
+            if self.place.has_queued_meanwhile() {
                 self.progress.with(|core| core.kick(self.comm));
             }
             return Ok(());

@@ -4,6 +4,7 @@
 
 mod address;
 mod arena;
+mod barrier;
 mod bell;
 mod bootstrap;
 mod budget;

@@ -417,7 +417,8 @@ impl Meeting {
                 slot: arena.slot_bytes(),
                 direct: position.reads_directly(arena),
             };
-            self.begun = Begun::Yes(Course::new(collective.clone(), *dtype, scene)?);
+            let (collective, dtype) = (collective.clone(), *dtype);
+            self.begun = Begun::Yes(Course::new(collective, dtype, scene)?);
         }
         match &mut self.begun {
             Begun::Yes(course) => Ok(course.plan()),

@@ -8,6 +8,7 @@ use ferrocomm_core::ids::GroupRank;
 use crate::frame::Fingerprint;
 
 const NO_OP: u64 = 255;
+const PREMUL_SUM: u64 = 8;
 const NO_BYTES: u64 = u64::MAX;
 const HAS_ROOT: u64 = 1 << 24;
 
@@ -39,6 +40,11 @@ impl From<Fingerprint> for Print {
 }
 
 impl Print {
+    /// Whether the op in the word `what` has a factor; if not, that is 0.
+    pub(crate) fn has_factor(what: u64) -> bool {
+        what >> 16 & 0xff == PREMUL_SUM
+    }
+
     /// The fingerprint, to show it; `None` when the words are none.
     pub(crate) fn fingerprint(self) -> Option<Fingerprint> {
         let byte = |shift: u32| (self.what >> shift & 0xff) as u8;

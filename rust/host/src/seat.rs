@@ -28,6 +28,8 @@ pub(crate) struct Seat {
     others: Vec<SocketAddr>,
     /// how long a wait is worth spinning, once all ranks have said where they run
     spin: OnceLock<Duration>,
+    /// whether sleepers order the memory of all ranks, once all have said whether they do
+    ordered: OnceLock<bool>,
 }
 
 /// The right to post on a seat.
@@ -42,6 +44,7 @@ impl Seat {
             bell,
             others,
             spin: OnceLock::new(),
+            ordered: OnceLock::new(),
         }
     }
 
@@ -68,6 +71,15 @@ impl Seat {
             .get_or_init(|| if crowded { Duration::ZERO } else { SPIN })
     }
 
+    /// Whether posting needs no fence.
+    fn is_ordered(&self, turn: &Position) -> bool {
+        match self.ordered.get() {
+            Some(ordered) => *ordered,
+            None if turn.has_begun() => *self.ordered.get_or_init(|| self.arena.is_ordered()),
+            None => false,
+        }
+    }
+
     /// The position, unless another thread drives.
     pub(crate) fn try_turn(&self) -> Option<Turn<'_>> {
         match self.position.try_lock() {
@@ -80,8 +92,9 @@ impl Seat {
 
     /// Takes `meeting` as far as it goes, and wakes those who waited for that.
     pub(crate) fn step(&self, meeting: &mut Meeting, turn: &mut Position) -> Stepped {
+        let ordered = self.is_ordered(turn);
         meeting.step(&self.arena, self.me, turn, |round, alone| {
-            if self.arena.anybody_sleeps() && (alone || self.is_last(round)) {
+            if self.arena.anybody_sleeps(ordered) && (alone || self.is_last(round)) {
                 self.wake();
             }
         })
@@ -90,6 +103,7 @@ impl Seat {
     /// Whether everybody has posted `round`. Of the ranks that post at one time, one sees it: they
     /// look after a full fence.
     fn is_last(&self, round: u64) -> bool {
+        fence(Ordering::SeqCst);
         (0..self.arena.ranks()).all(|rank| self.arena.posted(rank, round))
     }
 
@@ -152,10 +166,15 @@ impl Place {
         self.queued.store(queued, Ordering::SeqCst);
     }
 
-    /// How many collectives the engine has queued. After giving back a turn the caller sees those
-    /// that could not get it.
+    /// How many collectives the engine has queued.
     pub(crate) fn queued(&self) -> usize {
-        fence(Ordering::SeqCst);
         self.queued.load(Ordering::SeqCst)
+    }
+
+    /// Whether the engine has queued collectives; one that gives back its turn sees those that could
+    /// not get it.
+    pub(crate) fn has_queued_meanwhile(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.queued() > 0
     }
 }
