@@ -294,6 +294,18 @@ pub enum Task {
     Batch(Vec<(PointToPoint, Dtype)>),
 }
 
+impl Task {
+    /// Which operation it is.
+    pub fn operation(&self) -> Operation {
+        match self {
+            Self::Collective(collective) => collective.operation(),
+            Self::PointToPoint(PointToPoint::Send { .. }) => Operation::Send,
+            Self::PointToPoint(PointToPoint::Recv { .. }) => Operation::Recv,
+            Self::Batch(_) => Operation::Batch,
+        }
+    }
+}
+
 /// Whether somebody waits for the call at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

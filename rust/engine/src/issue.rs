@@ -40,14 +40,14 @@ impl Communicator {
     /// When the client interrupts the wait, the operation is given up: a collective with its
     /// communicator, since the caller is about to take its buffers back.
     pub fn run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
-        let operation = operation_of(&task);
+        let operation = task.operation();
         let outcome = self.try_run(task, dtype, timeout);
         outcome.map_err(|error| self.named(error, operation))
     }
 
     fn try_run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
         let group = self.group()?;
-        let operation = operation_of(&task);
+        let operation = task.operation();
         let bytes = payload_bytes(&task);
         let nothing = matches!(&task, Task::Batch(parts) if parts.is_empty());
         let Turn {
@@ -111,7 +111,7 @@ impl Communicator {
         timeout: Option<Duration>,
         mode: Mode,
     ) -> Result<Issued> {
-        let operation = operation_of(&task);
+        let operation = task.operation();
         self.try_submit(task, dtype, timeout, mode)
             .map_err(|error| self.named(error, operation))
     }
@@ -124,7 +124,7 @@ impl Communicator {
         mode: Mode,
     ) -> Result<Issued> {
         let group = self.group()?;
-        let (operation, bytes) = (operation_of(&task), payload_bytes(&task));
+        let (operation, bytes) = (task.operation(), payload_bytes(&task));
         let Turn {
             call,
             ticket,
@@ -205,15 +205,6 @@ fn nothing(sequence: u64) -> Arc<Work> {
     let work = Arc::new(Work::new(Operation::Batch, sequence));
     work.run(work.complete(Ok(())));
     work
-}
-
-fn operation_of(task: &Task) -> Operation {
-    match task {
-        Task::Collective(collective) => collective.operation(),
-        Task::PointToPoint(PointToPoint::Send { .. }) => Operation::Send,
-        Task::PointToPoint(PointToPoint::Recv { .. }) => Operation::Recv,
-        Task::Batch(_) => Operation::Batch,
-    }
 }
 
 fn payload_bytes(task: &Task) -> usize {

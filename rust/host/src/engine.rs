@@ -1,9 +1,9 @@
 //! The engine's face: one per process, and the groups it makes.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ferrocomm_core::call::{Call, Collective, Task};
+use ferrocomm_core::call::Call;
 use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
@@ -15,18 +15,16 @@ use ferrocomm_core::store::Store;
 use ferrocomm_core::work::Work;
 
 use crate::address;
+use crate::at_once::Attempt;
 use crate::bootstrap::{JoinRequest, Member, Neighbours, join};
 use crate::endpoint::{Endpoint, TransportChoice};
 use crate::gathering::new_place;
-use crate::meeting::{self, Meeting, Stepped};
 use crate::membership::{Membership, Standing};
 use crate::progress::{Progress, done};
-use crate::seat::{Place, Seat, Turn};
+use crate::seat::Place;
 
 /// How long a waiting thread spins where every rank has a core.
 const SPIN: Duration = Duration::from_micros(200);
-/// Looks at the peers' flags between two looks at the clock.
-const LOOKS: u32 = 64;
 /// How long the end of a communicator waits for control messages to leave.
 const FLUSH: Duration = Duration::from_secs(1);
 /// How long the end of a communicator waits for peers to agree about what they were sent last. A peer
@@ -137,7 +135,7 @@ impl HostEngine {
 }
 
 /// One communicator of this engine.
-struct HostGroup {
+pub(crate) struct HostGroup {
     progress: Arc<Progress>,
     comm: CommId,
     name: Arc<str>,
@@ -228,61 +226,16 @@ impl HostGroup {
         })
     }
 
-    /// A collective without the engine's lock, for as long as a wait is worth a spin.
-    fn meet_now(
-        &self,
-        seat: &Seat,
-        mut turn: Turn<'_>,
-        collective: Collective,
-        dtype: Dtype,
-        sequence: u64,
-        timeout: Duration,
-        issued: &mut dyn FnMut(),
-    ) -> Result<()> {
-        meeting::check(&collective, dtype, seat.me(), seat.arena().ranks())?;
-        let operation = collective.operation();
-        let mut meeting = Meeting::new(collective, dtype);
-        issued();
-        if self.spin(seat, &mut meeting, &mut turn) {
-            drop(turn);
-            if self.place.has_queued_meanwhile() {
-                self.progress.with(|core| core.kick(self.comm));
-            }
-            return Ok(());
-        }
-        let work = Arc::new(Work::new(operation, sequence));
-        self.progress
-            .with(|core| core.take_over(self.comm, meeting, &work, timeout, turn));
-        self.wait_out(&work)
+    pub(crate) fn progress(&self) -> &Arc<Progress> {
+        &self.progress
     }
 
-    /// Whether the meeting is over before spinning makes no sense any more.
-    fn spin(&self, seat: &Seat, meeting: &mut Meeting, turn: &mut Turn<'_>) -> bool {
-        let spin = seat.spin(turn);
-        let mut since = None;
-        let mut looks = 0_u32;
-        loop {
-            match seat.step(meeting, turn) {
-                Stepped::Done => return true,
-                Stepped::Waiting(true) => {
-                    since = None;
-                    looks = 0;
-                }
-                Stepped::Waiting(false) => {
-                    looks += 1;
-                    // Reading the clock takes as long as many looks.
-                    if looks % LOOKS == 0 {
-                        let since = since.get_or_insert_with(Instant::now);
-                        if since.elapsed() >= spin {
-                            return false;
-                        }
-                    }
-                    std::hint::spin_loop();
-                }
-                // The engine finds the same, and fails the communicator for it.
-                Stepped::Differs { .. } | Stepped::Failed(_) => return false,
-            }
-        }
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(crate) fn comm(&self) -> CommId {
+        self.comm
     }
 
     fn idle(&self) -> bool {
@@ -312,29 +265,29 @@ impl Group for HostGroup {
 
     fn issue(&self, call: Call) -> Result<Arc<Work>> {
         self.same_process()?;
-        self.progress.with(|core| core.issue(self.comm, call))
+        let (operation, sequence) = (call.task.operation(), call.sequence);
+        match self.at_once(call, &mut || {})? {
+            Attempt::Done => {
+                let work = Arc::new(Work::new(operation, sequence));
+                work.run(work.complete(Ok(())));
+                Ok(work)
+            }
+            Attempt::Handed(work) => Ok(work),
+            Attempt::Not(call) => self.progress.with(|core| core.issue(self.comm, call)),
+        }
     }
 
     fn run(&self, call: Call, issued: &mut dyn FnMut()) -> Result<()> {
         self.same_process()?;
-        if let (Some(seat), Task::Collective(_)) = (self.place.seat(), &call.task)
-            && !seat.arena().is_failed()
-            && let Some(turn) = seat.try_turn()
-            // What was queued before has its turn first.
-            && self.place.queued() == 0
-            && let Task::Collective(collective) = call.task
-        {
-            let Call {
-                dtype,
-                sequence,
-                timeout,
-                ..
-            } = call;
-            return self.meet_now(seat, turn, collective, dtype, sequence, timeout, issued);
+        match self.at_once(call, issued)? {
+            Attempt::Done => Ok(()),
+            Attempt::Handed(work) => self.wait_out(&work),
+            Attempt::Not(call) => {
+                let work = self.progress.with(|core| core.issue(self.comm, call))?;
+                issued();
+                self.wait_out(&work)
+            }
         }
-        let work = self.issue(call)?;
-        issued();
-        self.wait_out(&work)
     }
 
     fn wait(&self, work: &Arc<Work>, limit: Option<Duration>) -> Result<()> {

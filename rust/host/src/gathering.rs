@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrocomm_core::call::Collective;
+use ferrocomm_core::call::{Collective, Mode};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
@@ -212,18 +212,11 @@ impl Core {
         comm: CommId,
         meeting: Meeting,
         work: &Arc<Work>,
-        timeout: Duration,
+        (mode, timeout): (Mode, Duration),
         turn: Turn<'_>,
     ) {
         let body = Course::Meeting(Box::new(meeting));
-        let key = self.add_op(
-            work,
-            comm,
-            work.sequence(),
-            timeout,
-            ferrocomm_core::call::Mode::Sync,
-            body,
-        );
+        let key = self.add_op(work, comm, work.sequence(), timeout, mode, body);
         self.set_deadline(key);
         self.meetings.push(key);
         if let Some(group) = self.groups.get_mut(&comm) {

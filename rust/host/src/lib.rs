@@ -4,6 +4,7 @@
 
 mod address;
 mod arena;
+mod at_once;
 mod barrier;
 mod bell;
 mod bootstrap;

@@ -1,0 +1,109 @@
+//! Collectives in shared memory on the caller's thread, without the engine's lock, for as long as a
+//! wait is worth a spin; what takes longer is the engine's. Must not know links or other operations.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrocomm_core::call::{Call, Mode, Task};
+use ferrocomm_core::error::Result;
+use ferrocomm_core::work::Work;
+
+use crate::engine::HostGroup;
+use crate::meeting::{self, Meeting, Stepped};
+use crate::seat::{Seat, Turn};
+
+/// Looks at the peers' flags between two looks at the clock.
+const LOOKS: u32 = 64;
+/// Ranks that start a short operation at one time are no further apart: it ends before anybody has
+/// to be told of it.
+const PATIENCE: Duration = Duration::from_micros(3);
+/// Longer operations are not worth holding up the caller who starts them.
+const SHORT: usize = 16 << 10;
+
+/// What became of a call.
+pub(crate) enum Attempt {
+    /// over
+    Done,
+    /// the engine has it
+    Handed(Arc<Work>),
+    /// not begun: its turn has not come, or it is none for this place
+    Not(Call),
+}
+
+impl HostGroup {
+    /// Begins `call` if its turn is now. `issued` is called once it has its place in the order.
+    ///
+    /// # Errors
+    /// As `Group::issue`.
+    pub(crate) fn at_once(&self, call: Call, issued: &mut dyn FnMut()) -> Result<Attempt> {
+        let Some(seat) = self.place().seat() else {
+            return Ok(Attempt::Not(call));
+        };
+        let Task::Collective(collective) = &call.task else {
+            return Ok(Attempt::Not(call));
+        };
+        if seat.arena().is_failed() {
+            return Ok(Attempt::Not(call));
+        }
+        // What was queued before has its turn first.
+        let Some(mut turn) = seat.try_turn().filter(|_| self.place().queued() == 0) else {
+            return Ok(Attempt::Not(call));
+        };
+        meeting::check(collective, call.dtype, seat.me(), seat.arena().ranks())?;
+        let spin = match call.mode {
+            Mode::Sync => seat.spin(&turn),
+            Mode::Async if collective.payload_bytes() <= SHORT => seat.spin(&turn).min(PATIENCE),
+            Mode::Async => Duration::ZERO,
+        };
+        let operation = collective.operation();
+        let (sequence, timeout, mode) = (call.sequence, call.timeout, call.mode);
+        let Task::Collective(collective) = call.task else {
+            return Ok(Attempt::Not(call));
+        };
+        let mut meeting = Meeting::new(collective, call.dtype);
+        issued();
+        if spin_on(seat, &mut meeting, &mut turn, spin) {
+            drop(turn);
+            if self.place().has_queued_meanwhile() {
+                self.progress().with(|core| core.kick(self.comm()));
+            }
+            return Ok(Attempt::Done);
+        }
+        let work = Arc::new(Work::new(operation, sequence));
+        self.progress().with(|core| {
+            core.take_over(self.comm(), meeting, &work, (mode, timeout), turn);
+        });
+        Ok(Attempt::Handed(work))
+    }
+}
+
+/// Whether the meeting is over before spinning makes no sense any more.
+fn spin_on(seat: &Seat, meeting: &mut Meeting, turn: &mut Turn<'_>, spin: Duration) -> bool {
+    let mut since = None;
+    let mut looks = 0_u32;
+    loop {
+        match seat.step(meeting, turn) {
+            Stepped::Done => return true,
+            Stepped::Waiting(true) => {
+                since = None;
+                looks = 0;
+            }
+            Stepped::Waiting(false) => {
+                if spin.is_zero() {
+                    return false;
+                }
+                looks += 1;
+                // Reading the clock takes as long as many looks.
+                if looks % LOOKS == 0 {
+                    let since = since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= spin {
+                        return false;
+                    }
+                }
+                std::hint::spin_loop();
+            }
+            // The engine finds the same, and fails the communicator for it.
+            Stepped::Differs { .. } | Stepped::Failed(_) => return false,
+        }
+    }
+}
