@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ferrocomm_core::Result;
 use ferrocomm_core::call::{Call, Mode, Operation, PointToPoint, Task};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::work::Work;
+use ferrocomm_core::{ErrorKind, Result};
 
 use crate::communicator::Communicator;
 use crate::deferred::Collecting;
@@ -70,6 +70,17 @@ impl Communicator {
         } else {
             group.run(call, &mut issued)
         };
+        let given_up = outcome
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::Interrupted);
+        if given_up
+            && !matches!(
+                operation,
+                Operation::Send | Operation::Recv | Operation::Batch
+            )
+        {
+            self.abort();
+        }
         issued();
         self.issued(operation, sequence, bytes);
         let outcome = outcome.map_err(|error| self.named(error, operation).sequence(sequence));

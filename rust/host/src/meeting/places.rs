@@ -127,7 +127,7 @@ pub(super) unsafe fn pull_and_combine(
 ) -> Result<()> {
     let Scene { me, ranks, .. } = scene;
     let step = (SCRATCH / (ranks - 1)).max(LINE) / LINE * LINE;
-    let step = step.min(output.bytes.next_multiple_of(LINE));
+    let step = step.min(output.bytes.next_multiple_of(LINE)).max(LINE);
     let mut scratch = vec![0_u8; step * (ranks - 1)];
     let base = scratch.as_mut_ptr();
     let place = |rank: usize| {
