@@ -88,7 +88,7 @@ impl Reduction {
     pub fn reduce(&self, out: &mut [u8], inputs: &[Input<'_>]) {
         assert!(!inputs.is_empty(), "a reduction needs an input");
         assert!(
-            out.len() % self.dtype.size() == 0,
+            out.len().is_multiple_of(self.dtype.size()),
             "the output holds whole elements"
         );
         for input in inputs {

@@ -60,10 +60,10 @@ pub(super) fn drive(
     };
     driver.run();
     driver.say_goodbye();
-    if driver.published {
-        if let Err(error) = store.remove(&driver.key(rank)) {
-            tracing::debug!(%error, "the key used for joining stays in the store");
-        }
+    if driver.published
+        && let Err(error) = store.remove(&driver.key(rank))
+    {
+        tracing::debug!(%error, "the key used for joining stays in the store");
     }
     driver.machine.into_outcome()
 }
