@@ -3,33 +3,21 @@
 //!
 //! Inputs are combined in rank order, so the bits of the result depend on nothing else. float16 and
 //! bfloat16 (and the halves of complex32) are combined in binary32 and rounded once, at the end,
-//! to nearest even. This module must not know where inputs come from.
+//! to nearest even. This module must not know where inputs come from, nor how the loops are compiled.
 
-mod element;
-mod kernel;
-mod number;
 #[cfg(test)]
 mod tests;
 
+use ferrocomm_kernels::{
+    Add, And, Complex, Element, Float, Integer, Kernel, Larger, Mean, Multiply, Or, ScaledAdd,
+    Smaller, Terms, Truth, Xor, run,
+};
+pub use ferrocomm_kernels::{Input, Level};
 use half::{bf16, f16};
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduce_op::ReduceOp;
-use element::{Element, Truth};
-use kernel::{Kernel, run};
-use number::{
-    Add, And, Float, Integer, Larger, Mean, Multiply, Or, ScaledAdd, Smaller, Terms, Xor,
-};
-
-/// One rank's input.
-#[derive(Clone, Copy, Debug)]
-pub enum Input<'a> {
-    /// these bytes, at any alignment
-    Bytes(&'a [u8]),
-    /// stands in the output already, and is overwritten by the result
-    Output,
-}
 
 /// A reduce op on a dtype in a group: known to be supported, cheap to copy.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +26,7 @@ pub struct Reduction {
     dtype: Dtype,
     terms: Terms,
     kernel: Kernel,
+    level: Level,
 }
 
 impl Reduction {
@@ -67,7 +56,15 @@ impl Reduction {
                 factor,
             },
             kernel,
+            level: Level::best(),
         })
+    }
+
+    /// The same reduction with the instructions of `level` and not the best of this processor. The
+    /// bits of results do not depend on it.
+    #[must_use]
+    pub fn with_level(self, level: Level) -> Self {
+        Self { level, ..self }
     }
 
     /// How elements are combined.
@@ -96,7 +93,7 @@ impl Reduction {
                 assert!(bytes.len() == out.len(), "inputs are as long as the output");
             }
         }
-        (self.kernel)(&self.terms, out, inputs);
+        (self.kernel)(self.level, &self.terms, out, inputs);
     }
 }
 
@@ -161,7 +158,7 @@ fn float<T: Element<Accumulator: Float>>(op: ReduceOp) -> Option<Kernel> {
 fn complex<T>(op: ReduceOp) -> Option<Kernel>
 where
     T: Element<Accumulator: Float>,
-    [T; 2]: Element<Accumulator = number::Complex<T::Accumulator>>,
+    [T; 2]: Element<Accumulator = Complex<T::Accumulator>>,
 {
     Some(match op {
         ReduceOp::Sum => run::<T, Add>,
