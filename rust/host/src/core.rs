@@ -11,7 +11,7 @@ use ferrocomm_core::call::{Call, Collective, Mode, Operation, PointToPoint, Regi
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
-use ferrocomm_core::reduction::Input;
+use ferrocomm_core::reduction::{Input, Level};
 use ferrocomm_core::work::Work;
 
 use crate::collectives;
@@ -89,6 +89,7 @@ pub(crate) type Finished = Vec<(Arc<Work>, Result<()>)>;
 /// Everything the progress engine knows.
 pub(crate) struct Core {
     pub(crate) endpoint: Endpoint,
+    level: Level,
     pub(crate) links: Slab<Link>,
     pub(crate) by_process: HashMap<ProcessId, Key>,
     pub(crate) groups: HashMap<CommId, Membership>,
@@ -106,9 +107,10 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(endpoint: Endpoint) -> Self {
+    pub(crate) fn new(endpoint: Endpoint, level: Level) -> Self {
         Self {
             endpoint,
+            level,
             links: Slab::new(),
             by_process: HashMap::new(),
             groups: HashMap::new(),
@@ -363,7 +365,8 @@ impl Core {
                         })
                         .collect();
                     // SAFETY: as above.
-                    reduction.reduce(unsafe { client_bytes_mut(out) }, &inputs);
+                    let out = unsafe { client_bytes_mut(out) };
+                    reduction.with_level(self.level).reduce(out, &inputs);
                     *at += 1;
                 }
                 Step::Send { to, part, from } => {

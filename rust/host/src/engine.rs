@@ -17,6 +17,7 @@ use ferrocomm_core::work::Work;
 use crate::address;
 use crate::bootstrap::{JoinRequest, Member, join};
 use crate::endpoint::{Endpoint, TransportChoice};
+use crate::instructions;
 use crate::membership::{Membership, Standing};
 use crate::progress::{Progress, done};
 
@@ -91,7 +92,7 @@ impl HostEngine {
     pub fn new() -> Result<Arc<Self>> {
         let endpoint = Endpoint::open(TransportChoice::from_environment()?)?;
         Ok(Arc::new(Self {
-            progress: Progress::new(endpoint)?,
+            progress: Progress::new(endpoint, instructions::from_environment()?)?,
         }))
     }
 

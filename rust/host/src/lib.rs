@@ -11,6 +11,7 @@ mod endpoint;
 mod engine;
 mod failing;
 mod frame;
+mod instructions;
 mod link;
 mod membership;
 mod memory;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::interrupt;
+use ferrocomm_core::reduction::Level;
 use ferrocomm_core::work::Work;
 
 use crate::core::Core;
@@ -50,10 +51,10 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(endpoint: Endpoint) -> Result<Arc<Self>> {
+    pub(crate) fn new(endpoint: Endpoint, level: Level) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             pid: std::process::id(),
-            core: Mutex::new(Core::new(endpoint)),
+            core: Mutex::new(Core::new(endpoint, level)),
             bell: Bell::new()?,
             asleep: AtomicBool::new(false),
             waiters: AtomicUsize::new(0),
