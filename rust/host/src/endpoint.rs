@@ -234,9 +234,9 @@ impl Endpoint {
         if u32::try_from(pid) == Ok(std::process::id()) {
             return Ok(Watched::Own);
         }
-        // SAFETY: plain numbers; the kernel gives a new descriptor or an error.
         let fd = match pid {
             0 => -1,
+            // SAFETY: plain numbers; the kernel gives a new descriptor or an error.
             pid => unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) },
         };
         let greeting = self.greeting(WATCH, member, CommId(0));

@@ -18,6 +18,7 @@ use crate::address;
 use crate::bootstrap::{JoinRequest, Member, Neighbours, join};
 use crate::endpoint::{Endpoint, TransportChoice};
 use crate::gathering::new_place;
+use crate::instructions;
 use crate::meeting::{self, Meeting, Stepped};
 use crate::membership::{Membership, Standing};
 use crate::progress::{Progress, done};
@@ -94,6 +95,7 @@ impl HostEngine {
     /// # Errors
     /// Whatever keeps it from listening.
     pub fn new() -> Result<Arc<Self>> {
+        instructions::from_environment()?.choose();
         let endpoint = Endpoint::open(TransportChoice::from_environment()?)?;
         Ok(Arc::new(Self {
             progress: Progress::new(endpoint)?,
@@ -230,6 +232,10 @@ impl HostGroup {
     }
 
     /// A collective without the engine's lock, for as long as a wait is worth a spin.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what the call holds, taken apart where the turn was taken"
+    )]
     fn meet_now(
         &self,
         seat: &Seat,
@@ -272,7 +278,7 @@ impl HostGroup {
                 Stepped::Waiting(false) => {
                     looks += 1;
                     // Reading the clock takes as long as many looks.
-                    if looks % LOOKS == 0 {
+                    if looks.is_multiple_of(LOOKS) {
                         let since = since.get_or_insert_with(Instant::now);
                         if since.elapsed() >= spin {
                             return false;

@@ -16,6 +16,7 @@ mod failing;
 mod forks;
 mod frame;
 mod gathering;
+mod instructions;
 mod link;
 mod meeting;
 mod membership;
