@@ -1,5 +1,12 @@
 //! How this process can be reached and how it reaches others: its listening sockets, and the
 //! greeting that keeps strangers out. Must not know frames or communicators.
+//!
+//! Anybody may connect. A connection is looked at as soon as it is taken in, so that one which has
+//! greeted never gives way to those that have not; of those, the newest are kept, for a while. What
+//! is refused is told in the log, and a flood of it in sums.
+
+#[cfg(test)]
+mod strangers;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -25,6 +32,10 @@ const GREETING: usize = 8 + 16 + 16;
 /// Half-open connections that are kept, and for how long.
 const STRANGERS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that are taken in before the engine goes on with its work.
+const AT_ONCE: usize = 256;
+/// Refused connections are told of at most so often.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Which streams may be used, from `FERROCOMM_HOST_TRANSPORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +79,24 @@ struct Stranger {
     since: Instant,
 }
 
+/// What a connection has said so far.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    /// the beginning of a greeting
+    Part,
+    /// the greeting of this process
+    Whole(ProcessId),
+    /// something else; it is not a rank of this job
+    Wrong(&'static str),
+}
+
+/// Refused connections, and what of them was told.
+#[derive(Default)]
+struct Refusals {
+    told_at: Option<Instant>,
+    untold: u64,
+}
+
 /// This process on the network.
 pub(crate) struct Endpoint {
     pub(crate) me: Member,
@@ -76,6 +105,10 @@ pub(crate) struct Endpoint {
     unix: UnixListener,
     tcp: TcpListener,
     strangers: Vec<Stranger>,
+    refusals: Refusals,
+    /// The last connection could not be taken in: descriptors are short. It waits at the listening
+    /// socket, which is readable as long.
+    deaf: bool,
 }
 
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -103,6 +136,7 @@ impl Endpoint {
         let local = address::local_address()?;
         let tcp = TcpListener::bind(SocketAddr::new(unspecified_like(local), 0))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .and_then(|listener| widen(&listener).map(|()| listener))
             .map_err(failed("cannot listen on a TCP port"))?;
         let port = tcp
             .local_addr()
@@ -122,6 +156,8 @@ impl Endpoint {
             unix,
             tcp,
             strangers: Vec::new(),
+            refusals: Refusals::default(),
+            deaf: false,
         })
     }
 
@@ -179,43 +215,105 @@ impl Endpoint {
 
     /// Connections that have greeted rightly since the last call.
     pub(crate) fn arrivals(&mut self) -> Vec<Arrival> {
-        while let Ok((socket, _)) = self.unix.accept() {
-            if socket.set_nonblocking(true).is_ok() && same_user(&socket) {
-                self.meet(Socket::Unix(socket, None));
-            }
-        }
-        while let Ok(Some((socket, _))) = tcp::accept(&self.tcp) {
-            self.meet(Socket::Tcp(socket));
-        }
         let mut arrivals = Vec::new();
-        for mut stranger in std::mem::take(&mut self.strangers) {
-            match stranger.listen() {
-                Some(true) => match stranger.admit(&self.me.nonce) {
-                    Ok(arrival) => arrivals.push(arrival),
-                    Err(error) => tracing::warn!(%error, "refused a connection"),
-                },
-                Some(false) if stranger.since.elapsed() < PATIENCE => self.strangers.push(stranger),
-                Some(false) | None => tracing::warn!("dropped a connection that did not greet"),
-            }
+        for stranger in std::mem::take(&mut self.strangers) {
+            self.hear(stranger, &mut arrivals);
         }
+        self.deaf = false;
+        for _ in 0..AT_ONCE {
+            let Some(socket) = self.next_local() else {
+                break;
+            };
+            self.meet(socket, &mut arrivals);
+        }
+        for _ in 0..AT_ONCE {
+            let Some(socket) = self.next_remote() else {
+                break;
+            };
+            self.meet(socket, &mut arrivals);
+        }
+        self.refusals.tell_sum();
         arrivals
     }
 
-    fn meet(&mut self, socket: Socket) {
-        if self.strangers.len() == STRANGERS {
-            self.strangers.remove(0);
+    fn next_local(&mut self) -> Option<Socket> {
+        let next = self.unix.accept();
+        next.map_err(|error| self.heed(&error))
+            .ok()
+            .map(|(socket, _)| Socket::Unix(socket, None))
+    }
+
+    fn next_remote(&mut self) -> Option<Socket> {
+        let next = tcp::accept(&self.tcp);
+        next.map_err(|error| self.heed(&error))
+            .ok()
+            .flatten()
+            .map(|(socket, _)| Socket::Tcp(socket))
+    }
+
+    /// Whether an error of a listening socket means that it cannot take in what waits there.
+    fn heed(&mut self, error: &io::Error) {
+        if matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock
+                | io::ErrorKind::Interrupted
+                | io::ErrorKind::ConnectionAborted
+        ) {
+            return;
         }
-        self.strangers.push(Stranger {
-            socket,
-            bytes: [0; GREETING],
-            got: 0,
-            since: Instant::now(),
-        });
+        self.deaf = true;
+        // The oldest stranger's descriptor may be the one that is wanting.
+        let oldest = (!self.strangers.is_empty()).then(|| self.strangers.remove(0));
+        let from = oldest.map_or_else(|| "the listening socket".into(), |oldest| oldest.name());
+        let why = format!("a connection cannot be taken in: {error}");
+        self.refusals.note(|| from, &why);
+    }
+
+    fn meet(&mut self, socket: Socket, arrivals: &mut Vec<Arrival>) {
+        let stranger = Stranger::new(socket);
+        // An accepted socket waits for bytes, whatever its listener does.
+        match stranger.do_not_block() {
+            Ok(()) => self.hear(stranger, arrivals),
+            Err(error) => self.refusals.note(|| stranger.name(), &error.to_string()),
+        }
+    }
+
+    /// Reads on what `stranger` says: admits it, keeps it or drops it.
+    fn hear(&mut self, mut stranger: Stranger, arrivals: &mut Vec<Arrival>) {
+        let why = match stranger.listen(&self.me.nonce) {
+            Ok(Said::Part) if stranger.since.elapsed() < PATIENCE => {
+                return self.keep(stranger);
+            }
+            Ok(Said::Part) => "it did not greet in time".to_owned(),
+            Ok(Said::Wrong(why)) => why.to_owned(),
+            Err(error) => error.to_string(),
+            Ok(Said::Whole(process)) => {
+                let from = stranger.name();
+                match stranger.admit() {
+                    Ok(stream) => return arrivals.push(Arrival { process, stream }),
+                    Err(error) => return self.refusals.note(|| from, &error.to_string()),
+                }
+            }
+        };
+        self.refusals.note(|| stranger.name(), &why);
+    }
+
+    fn keep(&mut self, stranger: Stranger) {
+        if self.strangers.len() == STRANGERS {
+            let oldest = self.strangers.remove(0);
+            let why = "too many connections that do not greet";
+            self.refusals.note(|| oldest.name(), why);
+        }
+        self.strangers.push(stranger);
     }
 
     /// What becomes readable when somebody dials or greets.
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        let mut fds = vec![self.unix.as_fd(), self.tcp.as_fd()];
+        let mut fds = Vec::with_capacity(2 + self.strangers.len());
+        // Polling for what cannot be taken in would never sleep.
+        if !self.deaf {
+            fds.extend([self.unix.as_fd(), self.tcp.as_fd()]);
+        }
         fds.extend(
             self.strangers
                 .iter()
@@ -229,10 +327,29 @@ impl Endpoint {
 }
 
 impl Stranger {
-    /// Reads on: `Some(true)` when the greeting is whole, `None` when the connection is no good.
-    fn listen(&mut self) -> Option<bool> {
+    fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            bytes: [0; GREETING],
+            got: 0,
+            since: Instant::now(),
+        }
+    }
+
+    fn do_not_block(&self) -> io::Result<()> {
+        match &self.socket {
+            Socket::Unix(socket, _) => socket.set_nonblocking(true),
+            Socket::Tcp(socket) => socket.set_nonblocking(true),
+        }
+    }
+
+    /// Reads on. An error: the connection is no good.
+    fn listen(&mut self, nonce: &[u8; 16]) -> io::Result<Said> {
         let rest = &mut self.bytes[self.got..];
         let read = match &mut self.socket {
+            Socket::Unix(socket, _) if !same_user(socket) => {
+                return Ok(Said::Wrong("it belongs to another user"));
+            }
             Socket::Unix(socket, fd) => receive_with_fd(socket, rest).map(|(count, received)| {
                 if received.is_some() {
                     *fd = received;
@@ -242,37 +359,98 @@ impl Stranger {
             Socket::Tcp(socket) => socket.read(rest),
         };
         match read {
-            Ok(0) => None,
-            Ok(count) => {
-                self.got += count;
-                Some(self.got == GREETING)
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(false),
-            Err(_) => None,
+            Ok(0) => return Ok(Said::Wrong("it closed without a greeting")),
+            Ok(count) => self.got += count,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) => {}
+            Err(error) => return Err(error),
         }
+        Ok(read_greeting(&self.bytes[..self.got], nonce))
     }
 
-    fn admit(self, nonce: &[u8; 16]) -> Result<Arrival> {
-        let stranger = |what| Err(Error::new(ErrorKind::Transport, what));
-        if &self.bytes[..8] != MAGIC || &self.bytes[24..] != nonce {
-            return stranger("a stranger dialled: it does not know this job's secret");
-        }
-        let mut process = [0; 16];
-        process.copy_from_slice(&self.bytes[8..24]);
-        let stream: Box<dyn Stream> = match self.socket {
+    /// The stream of a connection that has greeted.
+    fn admit(self) -> Result<Box<dyn Stream>> {
+        Ok(match self.socket {
             Socket::Unix(socket, Some(fd)) => Box::new(ShmStream::accept(socket, &fd)?),
             Socket::Unix(_, None) => {
-                return stranger("a local connection came without shared memory");
+                return Err(Error::new(
+                    ErrorKind::Transport,
+                    "a local connection came without shared memory",
+                ));
             }
             Socket::Tcp(socket) => {
                 Box::new(TcpLink::new(socket).map_err(failed("cannot set up a connection"))?)
             }
-        };
-        Ok(Arrival {
-            process: ProcessId(process),
-            stream,
         })
     }
+
+    /// Who it is, for the log.
+    fn name(&self) -> String {
+        match &self.socket {
+            Socket::Unix(socket, _) => credentials(socket).map_or_else(
+                || "a process of this machine".into(),
+                |peer| format!("process {} of user {}", peer.pid, peer.uid),
+            ),
+            Socket::Tcp(socket) => socket.peer_addr().map_or_else(
+                |_| "an address that is gone".into(),
+                |from| from.to_string(),
+            ),
+        }
+    }
+}
+
+impl Refusals {
+    /// Tells of a refused connection, or counts it when one has just been told of.
+    fn note(&mut self, from: impl FnOnce() -> String, why: &str) {
+        self.tell_sum();
+        if self.told_at.is_some() {
+            self.untold += 1;
+            return;
+        }
+        self.told_at = Some(Instant::now());
+        tracing::warn!(from = from(), why, "refused a connection");
+    }
+
+    /// Tells how many more there were, once in a while.
+    fn tell_sum(&mut self) {
+        if self.told_at.is_none_or(|at| at.elapsed() < TELL_EVERY) {
+            return;
+        }
+        self.told_at = None;
+        if self.untold > 0 {
+            let count = std::mem::take(&mut self.untold);
+            self.told_at = Some(Instant::now());
+            tracing::warn!(count, "refused more connections");
+        }
+    }
+}
+
+/// Reads the beginning of a connection to the owner of `nonce`. The nonce is judged as a whole: who
+/// learns which of its bytes is wrong can guess it.
+fn read_greeting(bytes: &[u8], nonce: &[u8; 16]) -> Said {
+    if bytes.iter().zip(MAGIC).any(|(got, wanted)| got != wanted) {
+        return Said::Wrong("it speaks another language");
+    }
+    let (Some(process), Some(shown)) = (bytes.get(8..24), bytes.get(24..GREETING)) else {
+        return Said::Part;
+    };
+    match process.try_into() {
+        Ok(process) if shown == nonce => Said::Whole(ProcessId(process)),
+        _ => Said::Wrong("it does not know this job's secret"),
+    }
+}
+
+/// Lets as many connections wait as the system allows; std allows 128, and dialling the 129th rank
+/// fails while this process computes.
+fn widen(listener: &TcpListener) -> io::Result<()> {
+    // SAFETY: a plain system call on an open descriptor, which listens already.
+    if unsafe { libc::listen(listener.as_raw_fd(), libc::c_int::MAX) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 fn dial_tcp(member: &Member, greeting: &[u8]) -> Result<Box<dyn Stream>> {
@@ -315,7 +493,8 @@ fn unspecified_like(address: IpAddr) -> IpAddr {
     }
 }
 
-fn same_user(socket: &UnixStream) -> bool {
+/// Who connected, as the kernel knows it.
+fn credentials(socket: &UnixStream) -> Option<libc::ucred> {
     let mut peer = libc::ucred {
         pid: 0,
         uid: 0,
@@ -332,9 +511,13 @@ fn same_user(socket: &UnixStream) -> bool {
             &raw mut size,
         )
     };
+    (outcome == 0).then_some(peer)
+}
+
+fn same_user(socket: &UnixStream) -> bool {
     // SAFETY: takes no argument and cannot fail.
     let own = unsafe { libc::geteuid() };
-    outcome == 0 && (peer.uid == own || peer.uid == 0)
+    credentials(socket).is_some_and(|peer| peer.uid == own || peer.uid == 0)
 }
 
 /// A counter that makes a poll return when another thread writes to it.
