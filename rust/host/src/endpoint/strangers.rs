@@ -320,20 +320,19 @@ fn another_user_is_refused_on_the_local_socket_although_it_knows_the_secret() {
 }
 
 /// A store in memory.
-#[derive(Clone, Default)]
-struct Memory(Arc<(Mutex<HashMap<String, Vec<u8>>>, Condvar)>);
+#[derive(Default)]
+struct Memory(Mutex<HashMap<String, Vec<u8>>>, Condvar);
 
 impl Store for Memory {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.0.0.lock().unwrap().insert(key.into(), value.into());
-        self.0.1.notify_all();
+        self.0.lock().unwrap().insert(key.into(), value.into());
+        self.1.notify_all();
         Ok(())
     }
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        let values = self.0.0.lock().unwrap();
+        let values = self.0.lock().unwrap();
         let (values, _) = self
-            .0
             .1
             .wait_timeout_while(values, timeout, |values| !values.contains_key(key))
             .unwrap();
@@ -342,7 +341,7 @@ impl Store for Memory {
     }
 
     fn remove(&self, key: &str) -> Result<()> {
-        self.0.0.lock().unwrap().remove(key);
+        self.0.lock().unwrap().remove(key);
         Ok(())
     }
 }
