@@ -21,6 +21,7 @@ mod progress;
 mod random;
 mod slab;
 mod stream;
+mod sync;
 mod traffic;
 
 pub use engine::{GroupOptions, HostEngine, reduction_supported, transports};
