@@ -36,7 +36,8 @@ impl<T> OnceLock<T> {
     pub(crate) fn get(&self) -> Option<&T> {
         (self.state.load(Ordering::Acquire) == FULL).then(|| {
             // SAFETY: FULL was seen, so the value is there and nobody writes it any more.
-            self.value.with(|value| unsafe { (*value).assume_init_ref() })
+            self.value
+                .with(|value| unsafe { (*value).assume_init_ref() })
         })
     }
 
