@@ -4,6 +4,8 @@
 //! is in `machine`, its sockets are in `driver`. Must not know what members do with the table.
 
 mod driver;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod machine;
 #[cfg(test)]
 mod simulator;

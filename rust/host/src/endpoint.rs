@@ -443,6 +443,31 @@ fn read_greeting(bytes: &[u8], nonce: &[u8; 16]) -> Said {
     }
 }
 
+/// For `crate::fuzzing`: what a connection may begin with, read as it comes in.
+#[cfg(any(test, fuzzing))]
+pub fn fuzz_greeting(bytes: &[u8]) {
+    const NONCE: [u8; 16] = *b"the secret here!";
+    let whole = [&MAGIC[..], &[5; 16], &NONCE].concat();
+    let mut wrong = false;
+    for end in 0..=bytes.len().min(GREETING) {
+        match read_greeting(&bytes[..end], &NONCE) {
+            Said::Part => assert!(!wrong && end < GREETING, "a stranger is heard again"),
+            Said::Wrong(why) => {
+                wrong = true;
+                assert!(!why.is_empty() && bytes[..end] != whole[..end]);
+            }
+            Said::Whole(process) => {
+                assert_eq!(end, GREETING);
+                let greeted = [&MAGIC[..], &process.0, &NONCE].concat();
+                assert_eq!(greeted, bytes[..end]);
+            }
+        }
+    }
+    // What follows a greeting is no part of it, and a rank always comes in.
+    let said = read_greeting(&whole, &NONCE);
+    assert_eq!(said, Said::Whole(ProcessId([5; 16])));
+}
+
 /// Lets as many connections wait as the system allows; std allows 128, and dialling the 129th rank
 /// fails while this process computes.
 fn widen(listener: &TcpListener) -> io::Result<()> {

@@ -11,6 +11,9 @@ mod endpoint;
 mod engine;
 mod failing;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod link;
 mod membership;
 mod memory;
