@@ -69,7 +69,7 @@ def environment(step: str, flags: list[str], **more: str) -> dict[str, str]:
 
 
 def rust_tests(step: str, flags: list[str], skipped: list[str], **options: str) -> bool:
-    """Runs the Rust tests, built with `flags`, but not those whose names contain one of `skipped`."""
+    """Runs the Rust tests, built with `flags`; `skipped` are parts of names of those left out."""
     packages = [word for crate in CRATES for word in ("-p", f"ferrocomm-{crate}")]
     command = ["cargo", "test", "--locked", "--no-fail-fast", "--target", TARGET, *packages]
     command += ["--", *(word for name in skipped for word in ("--skip", name))]
