@@ -138,6 +138,14 @@ impl HostEngine {
     }
 }
 
+#[cfg(test)]
+impl HostEngine {
+    /// How this engine can be reached.
+    pub(crate) fn member(&self) -> Member {
+        self.progress.with(|core| core.endpoint.me.clone())
+    }
+}
+
 /// One communicator of this engine.
 struct HostGroup {
     progress: Arc<Progress>,

@@ -15,6 +15,9 @@ mod engine;
 mod failing;
 mod forks;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gathering;
 mod instructions;
 mod link;
@@ -30,6 +33,7 @@ mod random;
 mod seat;
 mod slab;
 mod stream;
+mod sync;
 mod traffic;
 
 pub use engine::{GroupOptions, HostEngine, reduction_supported, transports};
