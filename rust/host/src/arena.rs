@@ -9,13 +9,13 @@
 //! A word per 64 ranks says who sleeps. This module must not know collectives or who is woken how.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 
 use crate::budget::Budget;
 use crate::memory::Memory;
 use crate::print::Print;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Ranks an arena serves at most; larger groups use links.
 pub(crate) const MAX_RANKS: usize = 256;

@@ -2,15 +2,22 @@
 //! under every order of their threads' steps.
 //!
 //! A module that is modelled takes its atomics from `crate::sync` and its memory from
-//! `crate::memory`; here both are the checker's. To model one more, include its file where `stream`
+//! `crate::memory`; here both are the checker's. To model one more, include its file where `arena`
 //! and `work` are, write the scenario as a public function, and name it in `tests/models.rs`.
 //! A plain access that another may run into, a deadlock and a failed assertion end a model.
 
+pub mod arena_model;
+mod bell;
+mod budget;
 mod memory;
+mod print;
 pub mod stream;
 mod sync;
 pub mod work_model;
 
+#[allow(dead_code, reason = "a model uses what it needs")]
+#[path = "../../../rust/host/src/arena.rs"]
+mod arena;
 #[allow(dead_code, reason = "a model uses what it needs")]
 #[path = "../../../rust/core/src/work.rs"]
 mod work;

@@ -1,8 +1,9 @@
 //! The ring of bytes in shared memory, and how its ends sleep and wake each other.
 
-use loom::sync::{Arc, Condvar, Mutex};
+use loom::sync::Arc;
 use loom::thread;
 
+use crate::bell::Bell;
 use crate::memory::Memory;
 
 #[allow(dead_code, reason = "a model uses what it needs")]
@@ -25,8 +26,13 @@ fn memory(capacity: usize) -> (Arc<Memory>, Place) {
         bytes: BYTES,
         capacity,
     };
-    let counts = [0, COUNTS / 2];
-    let memory = Memory::new(&counts, &[WRITER, READER], BYTES..BYTES + capacity);
+    let memory = Memory::new(BYTES..BYTES + capacity);
+    for count in [0, COUNTS / 2] {
+        memory.atomic_u64(count);
+    }
+    for word in [WRITER, READER] {
+        memory.atomic_u32(word);
+    }
     (Arc::new(memory), place)
 }
 
@@ -66,35 +72,6 @@ pub fn bytes_pass_the_ring_in_order(capacity: usize, total: u8) {
         assert!(got.iter().copied().eq(1..=total), "{got:?}");
         writer.join().expect("the writer ends");
     });
-}
-
-/// The socket: bytes that wake.
-struct Bell {
-    rings: Mutex<usize>,
-    rung: Condvar,
-}
-
-impl Bell {
-    fn new() -> Arc<Self> {
-        Arc::new(Self {
-            rings: Mutex::new(0),
-            rung: Condvar::new(),
-        })
-    }
-
-    fn ring(&self) {
-        *self.rings.lock().expect("no panic under the lock") += 1;
-        self.rung.notify_one();
-    }
-
-    /// Sleeps until it has been rung, and takes all rings.
-    fn sleep(&self) {
-        let mut rings = self.rings.lock().expect("no panic under the lock");
-        while *rings == 0 {
-            rings = self.rung.wait(rings).expect("no panic under the lock");
-        }
-        *rings = 0;
-    }
 }
 
 /// A writer and a reader that sleep whenever they can go no further: none sleeps for ever. Without
