@@ -17,7 +17,7 @@ PY := $(VENV)/bin/python
 # Where `make build` puts the extension and libferrocomm.so.
 INSTALLED = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/torchcomms
 
-RUST_FILES = find rust -name '*.rs'
+RUST_FILES = find rust tests/models fuzz -name '*.rs'
 # include/ferrocomm.h is cbindgen's.
 CXX_FILES = find cpp include tests/c tests/cpp rust/torch-bridge/include -type f \
             -name '*.[ch]' ! -name ferrocomm.h -o -name '*.[ch]pp'
@@ -27,9 +27,9 @@ CARGO_TEST := $(shell if cargo nextest --version >/dev/null 2>&1; then \
 CARGO_FLAGS := --workspace --locked
 
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-full bench header format clean \
+.PHONY: help setup build demo test test-full sanitize bench header format clean \
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
-        test-c test-cpp test-exports test-python test-matrix test-docs test-sanitizers \
+        test-c test-cpp test-exports test-python test-matrix test-docs test-models \
         test-conformance test-conformance-full
 
 help:
@@ -38,9 +38,10 @@ help:
 	@echo 'make demo       a DDP training on torch'"'"'s gloo and on the Rust engine, side by side'
 	@echo 'make test       every check; make test-NAME runs one:'
 	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
-	@echo '                matrix docs conformance'
-	@echo 'make test-full  the same, then C and C++ under sanitizers, the demo, and'
-	@echo '                cases of conformance drawn from the full product'
+	@echo '                matrix docs conformance models'
+	@echo 'make test-full  the same, then make sanitize, the demo, and cases of conformance drawn'
+	@echo '                from the full product'
+	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
 	@echo 'make bench      every operation beside gloo and MPI, into docs/performance.md; 30 minutes'
 	@echo '                (BENCH=--quick: some of it, printed only; 3 minutes)'
 	@echo 'make header     include/ferrocomm.h and the list of exported symbols, written anew'
@@ -75,12 +76,18 @@ bench: build
 BUILT ?=
 BUILD := $(if $(BUILT),,build)
 
+# Workspaces of their own, whose tools ship nothing.
+ASIDE := tests/models fuzz
+
 test-rustfmt:
 	cargo fmt --all --check
+	for aside in $(ASIDE); do cargo fmt --manifest-path $$aside/Cargo.toml --check || exit; done
 	@echo "rustfmt: $$($(RUST_FILES) | wc -l) files as it would write them"
 
 test-clippy:
 	cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- -D warnings
+	cd tests/models && CARGO_TARGET_DIR='$(CURDIR)/build/models' cargo clippy --locked \
+	    --all-targets --quiet -- -D warnings
 	@echo "clippy: $$(ls rust/*/Cargo.toml | wc -l) crates without warnings"
 
 test-clang-format: setup
@@ -128,11 +135,15 @@ test-matrix: setup
 test-docs: $(BUILD)
 	$(PY) tests/tools/check_docs.py $(INSTALLED)
 
-# The engine itself is not instrumented: this finds faults of its C and C++ clients and headers.
-SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all
-test-sanitizers: $(BUILD)
-	CFLAGS='$(SANITIZE)' tests/c/run.sh $(INSTALLED) build/tests/c-sanitized
-	CXXFLAGS='$(SANITIZE)' tests/cpp/run.sh $(INSTALLED) build/tests/cpp-sanitized
+test-models:
+	cd tests/models && CARGO_TARGET_DIR='$(CURDIR)/build/models' cargo test --locked --quiet
+
+# First the C and C++ clients and headers, then the engine.
+CLIENTS := -fsanitize=address,undefined -fno-sanitize-recover=all
+sanitize: $(BUILD)
+	CFLAGS='$(CLIENTS)' tests/c/run.sh $(INSTALLED) build/tests/c-sanitized
+	CXXFLAGS='$(CLIENTS)' tests/cpp/run.sh $(INSTALLED) build/tests/cpp-sanitized
+	$(PY) tests/tools/sanitize.py --library $(INSTALLED)
 
 header:
 	FERROCOMM_INCLUDE_DIR='$(CURDIR)/include' cargo build --locked -p ferrocomm-capi
@@ -140,6 +151,7 @@ header:
 
 format: setup
 	cargo fmt --all
+	for aside in $(ASIDE); do cargo fmt --manifest-path $$aside/Cargo.toml || exit; done
 	$(CXX_FILES) | xargs $(VENV)/bin/clang-format -i
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .

@@ -8,7 +8,7 @@ endif()
 
 find_program(CARGO cargo HINTS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin")
 if(NOT CARGO)
-  message(FATAL_ERROR "cargo was not found; install Rust 1.85 or later (https://rustup.rs) or set "
+  message(FATAL_ERROR "cargo was not found; install Rust 1.89 or later (https://rustup.rs) or set "
                       "-DCARGO=<path>.")
 endif()
 

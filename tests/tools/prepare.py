@@ -23,7 +23,7 @@ from pathlib import Path
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements.txt"
 OLDEST_PYTHON = (3, 10)
-OLDEST_RUST = (1, 85)
+OLDEST_RUST = (1, 89)
 STAMP = "ferrocomm.stamp"
 
 
@@ -44,7 +44,7 @@ def missing_python() -> list[str]:
 
 def missing_rust() -> list[str]:
     """What cargo lacks."""
-    remedy = "install Rust 1.85 or later (https://rustup.rs)"
+    remedy = "install Rust 1.89 or later (https://rustup.rs)"
     if shutil.which("cargo") is None:
         return [f"cargo: {remedy}"]
     answer = subprocess.run(

@@ -66,9 +66,10 @@ CHECKS = [
     Check("test-conformance", 900, r"^conformance:|^=+ .* in [\d.]+s"),
     Check("test-matrix", 900, r"^torch-matrix:"),
     Check("test-docs", 300, r"^docs:"),
+    Check("test-models", 600, CARGO),
 ]
 FULL = [
-    Check("test-sanitizers", 600, r"^(c|c\+\+) tests:"),
+    Check("sanitize", 3600, r"^(c|c\+\+) tests:|^sanitize:"),
     Check("test-conformance-full", 3600, r"^conformance:"),
     Check("demo", 900, r"the Rust engine served the group"),
 ]

@@ -14,6 +14,7 @@ pub mod interrupt;
 pub mod reduce_op;
 pub mod reduction;
 pub mod store;
+mod sync;
 pub mod work;
 
 pub use error::{Error, ErrorKind, Result};

@@ -3,36 +3,23 @@
 //!
 //! Inputs are combined in rank order, so the bits of the result depend on nothing else. float16 and
 //! bfloat16 (and the halves of complex32) are combined in binary32 and rounded once, at the end,
-//! to nearest even. This module must not know where inputs come from.
+//! to nearest even. This module must not know where inputs come from, nor how the loops are compiled.
 
-mod element;
-mod kernel;
-mod number;
 mod partial;
 #[cfg(test)]
 mod tests;
 
+use ferrocomm_kernels::{
+    Add, And, Becomes, Complex, Element, Float, Integer, Kernel, Larger, Mean, Multiply,
+    OneBfloat16, Or, Partial, ScaledAdd, Smaller, Terms, Truth, Xor, run,
+};
+pub use ferrocomm_kernels::{Input, Level};
 use half::{bf16, f16};
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduce_op::ReduceOp;
-use element::{Element, Truth};
-use kernel::{Kernel, run};
-use number::{
-    Add, And, Float, Integer, Larger, Mean, Multiply, Or, ScaledAdd, Smaller, Terms, Xor,
-};
-use partial::Course;
 pub use partial::Stage;
-
-/// One rank's input.
-#[derive(Clone, Copy, Debug)]
-pub enum Input<'a> {
-    /// these bytes, at any alignment
-    Bytes(&'a [u8]),
-    /// stands in the output already, and is overwritten by the result
-    Output,
-}
 
 /// A reduce op on a dtype in a group: known to be supported, cheap to copy.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +28,8 @@ pub struct Reduction {
     dtype: Dtype,
     terms: Terms,
     stage: Stage,
-    course: Course,
+    kernel: Kernel,
+    level: Level,
 }
 
 impl Reduction {
@@ -51,7 +39,7 @@ impl Reduction {
     /// # Errors
     /// `Unsupported` when the table has no entry for the pair.
     pub fn new(op: ReduceOp, dtype: Dtype, group_size: usize) -> Result<Self> {
-        let kernel = kernel_of(op, dtype).ok_or_else(|| refusal(op, dtype))?;
+        let kernel = kernel_of(op, dtype, dtype).ok_or_else(|| refusal(op, dtype))?;
         let factor = match op {
             ReduceOp::PremulSum(factor) => factor,
             ReduceOp::Sum
@@ -71,7 +59,8 @@ impl Reduction {
                 factor,
             },
             stage: Stage::Whole,
-            course: Course::Straight(kernel),
+            kernel,
+            level: Level::chosen(),
         })
     }
 
@@ -80,10 +69,10 @@ impl Reduction {
     #[must_use]
     pub fn at(self, stage: Stage) -> Self {
         // Every supported pair has all its stages; a test looks at each.
-        let course = stage.course(self.op, self.dtype).unwrap_or(self.course);
+        let kernel = stage.kernel(self.op, self.dtype).unwrap_or(self.kernel);
         Self {
             stage,
-            course,
+            kernel,
             ..self
         }
     }
@@ -118,22 +107,43 @@ impl Reduction {
     pub fn reduce(&self, out: &mut [u8], inputs: &[Input<'_>]) {
         assert!(!inputs.is_empty(), "a reduction needs an input");
         let (takes, leaves) = self.widths();
-        assert!(out.len() % leaves == 0, "the output holds whole elements");
+        assert!(
+            out.len().is_multiple_of(leaves),
+            "the output holds whole elements"
+        );
         for input in inputs {
             match input {
                 Input::Bytes(bytes) => assert!(
-                    bytes.len() / takes == out.len() / leaves && bytes.len() % takes == 0,
+                    bytes.len() / takes == out.len() / leaves && bytes.len().is_multiple_of(takes),
                     "inputs are as long as the output"
                 ),
                 Input::Output => assert!(takes == leaves, "an input in the output has its type"),
             }
         }
-        self.course.run(&self.terms, out, inputs);
+        (self.kernel)(self.level, &self.terms, out, inputs);
     }
 }
 
-/// The table. `None`: not supported.
-fn kernel_of(op: ReduceOp, dtype: Dtype) -> Option<Kernel> {
+/// The table: `op` on inputs of type `takes`, to an output of type `leaves`. `None`: not supported.
+fn kernel_of(op: ReduceOp, takes: Dtype, leaves: Dtype) -> Option<Kernel> {
+    match (takes, leaves) {
+        (Dtype::Float16, Dtype::Float32) => float::<f16, Partial<f16>>(op),
+        (Dtype::Float32, Dtype::Float16) => float::<Partial<f16>, f16>(op),
+        (Dtype::Bfloat16, Dtype::Float32) => float::<OneBfloat16, Partial<OneBfloat16>>(op),
+        (Dtype::Float32, Dtype::Bfloat16) => float::<Partial<OneBfloat16>, OneBfloat16>(op),
+        (Dtype::Complex32, Dtype::Complex64) => {
+            complex::<f16, Partial<f16>, [f16; 2], Partial<[f16; 2]>>(op)
+        }
+        (Dtype::Complex64, Dtype::Complex32) => {
+            complex::<Partial<f16>, f16, Partial<[f16; 2]>, [f16; 2]>(op)
+        }
+        _ if takes == leaves => straight(op, takes),
+        _ => None,
+    }
+}
+
+/// Inputs and output of one type.
+fn straight(op: ReduceOp, dtype: Dtype) -> Option<Kernel> {
     match dtype {
         Dtype::Uint8 => integer::<u8>(op),
         Dtype::Int8 => integer::<i8>(op),
@@ -143,14 +153,14 @@ fn kernel_of(op: ReduceOp, dtype: Dtype) -> Option<Kernel> {
         Dtype::Int32 => integer::<i32>(op),
         Dtype::Uint64 => integer::<u64>(op),
         Dtype::Int64 => integer::<i64>(op),
-        Dtype::Float16 => float::<f16>(op),
-        Dtype::Bfloat16 => float::<bf16>(op),
-        Dtype::Float32 => float::<f32>(op),
-        Dtype::Float64 => float::<f64>(op),
+        Dtype::Float16 => float::<f16, f16>(op),
+        Dtype::Bfloat16 => float::<bf16, bf16>(op),
+        Dtype::Float32 => float::<f32, f32>(op),
+        Dtype::Float64 => float::<f64, f64>(op),
         Dtype::Bool => boolean(op),
-        Dtype::Complex32 => complex::<f16>(op),
-        Dtype::Complex64 => complex::<f32>(op),
-        Dtype::Complex128 => complex::<f64>(op),
+        Dtype::Complex32 => complex::<f16, f16, [f16; 2], [f16; 2]>(op),
+        Dtype::Complex64 => complex::<f32, f32, [f32; 2], [f32; 2]>(op),
+        Dtype::Complex128 => complex::<f64, f64, [f64; 2], [f64; 2]>(op),
         Dtype::Byte
         | Dtype::Float8E4m3fn
         | Dtype::Float8E5m2
@@ -163,43 +173,45 @@ fn kernel_of(op: ReduceOp, dtype: Dtype) -> Option<Kernel> {
 /// Integers wrap; the mean is the wrapped sum, divided and truncated toward zero.
 fn integer<T: Element<Accumulator = T> + Integer>(op: ReduceOp) -> Option<Kernel> {
     Some(match op {
-        ReduceOp::Sum => run::<T, Add>,
-        ReduceOp::Average => run::<T, Mean>,
-        ReduceOp::Product => run::<T, Multiply>,
-        ReduceOp::Min => run::<T, Smaller>,
-        ReduceOp::Max => run::<T, Larger>,
-        ReduceOp::BitAnd => run::<T, And>,
-        ReduceOp::BitOr => run::<T, Or>,
-        ReduceOp::BitXor => run::<T, Xor>,
+        ReduceOp::Sum => run::<T, T, Add>,
+        ReduceOp::Average => run::<T, T, Mean>,
+        ReduceOp::Product => run::<T, T, Multiply>,
+        ReduceOp::Min => run::<T, T, Smaller>,
+        ReduceOp::Max => run::<T, T, Larger>,
+        ReduceOp::BitAnd => run::<T, T, And>,
+        ReduceOp::BitOr => run::<T, T, Or>,
+        ReduceOp::BitXor => run::<T, T, Xor>,
         ReduceOp::PremulSum(_) => return None,
     })
 }
 
 /// NaN wins a comparison.
-fn float<T: Element<Accumulator: Float>>(op: ReduceOp) -> Option<Kernel> {
+fn float<I: Becomes<O>, O: Element<Accumulator: Float>>(op: ReduceOp) -> Option<Kernel> {
     Some(match op {
-        ReduceOp::Sum => run::<T, Add>,
-        ReduceOp::Average => run::<T, Mean>,
-        ReduceOp::Product => run::<T, Multiply>,
-        ReduceOp::Min => run::<T, Smaller>,
-        ReduceOp::Max => run::<T, Larger>,
-        ReduceOp::PremulSum(_) => run::<T, ScaledAdd>,
+        ReduceOp::Sum => run::<I, O, Add>,
+        ReduceOp::Average => run::<I, O, Mean>,
+        ReduceOp::Product => run::<I, O, Multiply>,
+        ReduceOp::Min => run::<I, O, Smaller>,
+        ReduceOp::Max => run::<I, O, Larger>,
+        ReduceOp::PremulSum(_) => run::<I, O, ScaledAdd>,
         ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => return None,
     })
 }
 
 /// Complex numbers have no order. All but the product treats the parts alike, so those kernels see
-/// a list of real numbers twice as long.
-fn complex<T>(op: ReduceOp) -> Option<Kernel>
+/// a list of real numbers twice as long, `I` to `O`; the product sees numbers, `N` to `M`.
+fn complex<I, O, N, M>(op: ReduceOp) -> Option<Kernel>
 where
-    T: Element<Accumulator: Float>,
-    [T; 2]: Element<Accumulator = number::Complex<T::Accumulator>>,
+    I: Becomes<O>,
+    O: Element<Accumulator: Float>,
+    N: Becomes<M>,
+    M: Element<Accumulator = Complex<O::Accumulator>>,
 {
     Some(match op {
-        ReduceOp::Sum => run::<T, Add>,
-        ReduceOp::Average => run::<T, Mean>,
-        ReduceOp::Product => run::<[T; 2], Multiply>,
-        ReduceOp::PremulSum(_) => run::<T, ScaledAdd>,
+        ReduceOp::Sum => run::<I, O, Add>,
+        ReduceOp::Average => run::<I, O, Mean>,
+        ReduceOp::Product => run::<N, M, Multiply>,
+        ReduceOp::PremulSum(_) => run::<I, O, ScaledAdd>,
         ReduceOp::Min | ReduceOp::Max | ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => {
             return None;
         }
@@ -209,9 +221,9 @@ where
 /// Truth values: every byte but 0 reads as true, and results are 0 or 1.
 fn boolean(op: ReduceOp) -> Option<Kernel> {
     Some(match op {
-        ReduceOp::Sum | ReduceOp::Max | ReduceOp::BitOr => run::<Truth, Or>,
-        ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => run::<Truth, And>,
-        ReduceOp::BitXor => run::<Truth, Xor>,
+        ReduceOp::Sum | ReduceOp::Max | ReduceOp::BitOr => run::<Truth, Truth, Or>,
+        ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => run::<Truth, Truth, And>,
+        ReduceOp::BitXor => run::<Truth, Truth, Xor>,
         ReduceOp::Average | ReduceOp::PremulSum(_) => return None,
     })
 }
@@ -219,7 +231,7 @@ fn boolean(op: ReduceOp) -> Option<Kernel> {
 fn refusal(op: ReduceOp, dtype: Dtype) -> Error {
     let ops: Vec<&str> = (0..)
         .map_while(|code| ReduceOp::from_code(code, 1.0))
-        .filter(|op| kernel_of(*op, dtype).is_some())
+        .filter(|op| kernel_of(*op, dtype, dtype).is_some())
         .map(ReduceOp::name)
         .collect();
     let error = Error::new(

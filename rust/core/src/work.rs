@@ -1,12 +1,12 @@
 //! A call on its way: complete exactly once, watched by any number of threads.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::PoisonError;
 
 use crate::call::Operation;
 use crate::error::Result;
 use crate::ids::GroupRank;
+use crate::sync::{AtomicBool, AtomicI64, Mutex, OnceLock, Ordering};
 
 type Callback = Box<dyn FnOnce(&Result<()>) + Send>;
 

@@ -223,7 +223,7 @@ impl Checker {
 }
 
 fn whole(name: &'static str, region: Region, dtype: Dtype) -> Result<()> {
-    if region.bytes % dtype.size() == 0 {
+    if region.bytes.is_multiple_of(dtype.size()) {
         return Ok(());
     }
     Err(invalid(format!("{name} does not hold whole elements"))

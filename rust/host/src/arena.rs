@@ -9,7 +9,7 @@
 //! A word per 64 ranks says who sleeps. This module must not know collectives or who is woken how.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::atomic::compiler_fence;
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 
@@ -19,6 +19,7 @@ use crate::cores::{self, Processors};
 use crate::memory::Memory;
 use crate::print::Print;
 use crate::pulling::Readable;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Ranks an arena serves at most; larger groups use links.
 pub(crate) const MAX_RANKS: usize = 256;

@@ -5,6 +5,8 @@
 //! `machine`, its sockets are in `driver`. Must not know what members do with the table.
 
 mod driver;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod machine;
 mod neighbours;
 #[cfg(test)]

@@ -1,5 +1,13 @@
 //! How this process can be reached and how it reaches others: its listening sockets, and the
 //! greeting that keeps strangers out. Must not know frames or communicators.
+//!
+//! Anybody may connect. A connection is looked at as soon as it is taken in, so that one which has
+//! greeted never gives way to those that have not; of those, the newest are kept, for a while. What
+//! is refused is told in the log, and a flood of it in sums.
+
+mod greeting;
+#[cfg(test)]
+mod strangers;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,16 +28,17 @@ use crate::gathering::Offer;
 use crate::stream::shm::{RING_BYTES, ShmStream};
 use crate::stream::tcp::{self, TcpLink};
 use crate::stream::{Stream, StreamKind, receive_with_fd, send_with_fd};
+#[cfg(any(test, fuzzing))]
+pub use greeting::fuzz_greeting;
+use greeting::{GREETING, Greeting, Purpose, Said, read_greeting};
 
-/// What a connection is for: to carry frames, to hand over an arena, only to see who listens.
-const LINK: &[u8; 8] = b"FERROCM2";
-const ARENA: &[u8; 8] = b"FERROCA2";
-const WATCH: &[u8; 8] = b"FERROCW2";
-/// purpose, the dialler's process, the listener's nonce, the communicator (0: none)
-const GREETING: usize = 8 + 16 + 16 + 8;
 /// Half-open connections that are kept, and for how long.
 const STRANGERS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that are taken in before the engine goes on with its work.
+const AT_ONCE: usize = 256;
+/// Refused connections are told of at most so often.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Which streams may be used, from `FERROCOMM_HOST_TRANSPORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +121,13 @@ struct Stranger {
     since: Instant,
 }
 
+/// Refused connections, and what of them was told.
+#[derive(Default)]
+struct Refusals {
+    told_at: Option<Instant>,
+    untold: u64,
+}
+
 /// This process on the network.
 pub(crate) struct Endpoint {
     pub(crate) me: Member,
@@ -120,6 +136,10 @@ pub(crate) struct Endpoint {
     unix: UnixListener,
     tcp: TcpListener,
     strangers: Vec<Stranger>,
+    refusals: Refusals,
+    /// The last connection could not be taken in: descriptors are short. It waits at the listening
+    /// socket, which is readable as long.
+    deaf: bool,
 }
 
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -147,6 +167,7 @@ impl Endpoint {
         let local = address::local_address()?;
         let tcp = TcpListener::bind(SocketAddr::new(unspecified_like(local), 0))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .and_then(|listener| widen(&listener).map(|()| listener))
             .map_err(failed("cannot listen on a TCP port"))?;
         let port = tcp
             .local_addr()
@@ -166,6 +187,8 @@ impl Endpoint {
             unix,
             tcp,
             strangers: Vec::new(),
+            refusals: Refusals::default(),
+            deaf: false,
         })
     }
 
@@ -181,20 +204,21 @@ impl Endpoint {
 
     /// Connects to `member` and greets it. Does not wait for it.
     pub(crate) fn dial(&self, member: &Member) -> Result<Box<dyn Stream>> {
-        let greeting = self.greeting(LINK, member, CommId(0));
+        let greeting = self.greeting(Purpose::Link, member, CommId(0));
         match self.kind_for(member) {
             StreamKind::Shm => self.dial_unix(member, &greeting),
             StreamKind::Tcp => dial_tcp(member, &greeting),
         }
     }
 
-    fn greeting(&self, purpose: &[u8; 8], member: &Member, comm: CommId) -> [u8; GREETING] {
-        let mut greeting = [0; GREETING];
-        greeting[..8].copy_from_slice(purpose);
-        greeting[8..24].copy_from_slice(&self.me.process.0);
-        greeting[24..40].copy_from_slice(&member.nonce);
-        greeting[40..].copy_from_slice(&comm.0.to_le_bytes());
-        greeting
+    fn greeting(&self, purpose: Purpose, member: &Member, comm: CommId) -> [u8; GREETING] {
+        let process = self.me.process;
+        let greeting = Greeting {
+            purpose,
+            process,
+            comm,
+        };
+        greeting.encode(&member.nonce)
     }
 
     /// Makes the arena of `ranks` ranks.
@@ -215,7 +239,7 @@ impl Endpoint {
         comm: CommId,
         fd: Option<&OwnedFd>,
     ) -> Result<()> {
-        let greeting = self.greeting(ARENA, member, comm);
+        let greeting = self.greeting(Purpose::Arena, member, comm);
         let socket = connect_unix(member)?;
         match fd {
             Some(fd) => send_with_fd(&socket, &greeting, fd),
@@ -234,12 +258,12 @@ impl Endpoint {
         if u32::try_from(pid) == Ok(std::process::id()) {
             return Ok(Watched::Own);
         }
-        // SAFETY: plain numbers; the kernel gives a new descriptor or an error.
         let fd = match pid {
             0 => -1,
+            // SAFETY: plain numbers; the kernel gives a new descriptor or an error.
             pid => unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) },
         };
-        let greeting = self.greeting(WATCH, member, CommId(0));
+        let greeting = self.greeting(Purpose::Watch, member, CommId(0));
         // It is the right process if it listens still, now that the descriptor is there.
         socket.write_all(&greeting).map_err(lost)?;
         let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
@@ -274,43 +298,105 @@ impl Endpoint {
 
     /// Connections that have greeted rightly since the last call.
     pub(crate) fn arrivals(&mut self) -> Vec<Arrival> {
-        while let Ok((socket, _)) = self.unix.accept() {
-            if socket.set_nonblocking(true).is_ok() && same_user(&socket) {
-                self.meet(Socket::Unix(socket, None));
-            }
-        }
-        while let Ok(Some((socket, _))) = tcp::accept(&self.tcp) {
-            self.meet(Socket::Tcp(socket));
-        }
         let mut arrivals = Vec::new();
-        for mut stranger in std::mem::take(&mut self.strangers) {
-            match stranger.listen() {
-                Some(true) => match stranger.admit(&self.me.nonce) {
-                    Ok(arrival) => arrivals.push(arrival),
-                    Err(error) => tracing::warn!(%error, "refused a connection"),
-                },
-                Some(false) if stranger.since.elapsed() < PATIENCE => self.strangers.push(stranger),
-                Some(false) | None => tracing::warn!("dropped a connection that did not greet"),
-            }
+        for stranger in std::mem::take(&mut self.strangers) {
+            self.hear(stranger, &mut arrivals);
         }
+        self.deaf = false;
+        for _ in 0..AT_ONCE {
+            let Some(socket) = self.next_local() else {
+                break;
+            };
+            self.meet(socket, &mut arrivals);
+        }
+        for _ in 0..AT_ONCE {
+            let Some(socket) = self.next_remote() else {
+                break;
+            };
+            self.meet(socket, &mut arrivals);
+        }
+        self.refusals.tell_sum();
         arrivals
     }
 
-    fn meet(&mut self, socket: Socket) {
-        if self.strangers.len() == STRANGERS {
-            self.strangers.remove(0);
+    fn next_local(&mut self) -> Option<Socket> {
+        let next = self.unix.accept();
+        next.map_err(|error| self.heed(&error))
+            .ok()
+            .map(|(socket, _)| Socket::Unix(socket, None))
+    }
+
+    fn next_remote(&mut self) -> Option<Socket> {
+        let next = tcp::accept(&self.tcp);
+        next.map_err(|error| self.heed(&error))
+            .ok()
+            .flatten()
+            .map(|(socket, _)| Socket::Tcp(socket))
+    }
+
+    /// Whether an error of a listening socket means that it cannot take in what waits there.
+    fn heed(&mut self, error: &io::Error) {
+        if matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock
+                | io::ErrorKind::Interrupted
+                | io::ErrorKind::ConnectionAborted
+        ) {
+            return;
         }
-        self.strangers.push(Stranger {
-            socket,
-            bytes: [0; GREETING],
-            got: 0,
-            since: Instant::now(),
-        });
+        self.deaf = true;
+        // The oldest stranger's descriptor may be the one that is wanting.
+        let oldest = (!self.strangers.is_empty()).then(|| self.strangers.remove(0));
+        let from = oldest.map_or_else(|| "the listening socket".into(), |oldest| oldest.name());
+        let why = format!("a connection cannot be taken in: {error}");
+        self.refusals.note(|| from, &why);
+    }
+
+    fn meet(&mut self, socket: Socket, arrivals: &mut Vec<Arrival>) {
+        let stranger = Stranger::new(socket);
+        // An accepted socket waits for bytes, whatever its listener does.
+        match stranger.do_not_block() {
+            Ok(()) => self.hear(stranger, arrivals),
+            Err(error) => self.refusals.note(|| stranger.name(), &error.to_string()),
+        }
+    }
+
+    /// Reads on what `stranger` says: admits it, keeps it or drops it.
+    fn hear(&mut self, mut stranger: Stranger, arrivals: &mut Vec<Arrival>) {
+        let why = match stranger.listen(&self.me.nonce) {
+            Ok(Said::Part) if stranger.since.elapsed() < PATIENCE => {
+                return self.keep(stranger);
+            }
+            Ok(Said::Part) => "it did not greet in time".to_owned(),
+            Ok(Said::Wrong(why)) => why.to_owned(),
+            Err(error) => error.to_string(),
+            Ok(Said::Whole(greeting)) => {
+                let from = stranger.name();
+                match stranger.admit(greeting) {
+                    Ok(arrival) => return arrivals.push(arrival),
+                    Err(error) => return self.refusals.note(|| from, &error.to_string()),
+                }
+            }
+        };
+        self.refusals.note(|| stranger.name(), &why);
+    }
+
+    fn keep(&mut self, stranger: Stranger) {
+        if self.strangers.len() == STRANGERS {
+            let oldest = self.strangers.remove(0);
+            let why = "too many connections that do not greet";
+            self.refusals.note(|| oldest.name(), why);
+        }
+        self.strangers.push(stranger);
     }
 
     /// What becomes readable when somebody dials or greets.
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        let mut fds = vec![self.unix.as_fd(), self.tcp.as_fd()];
+        let mut fds = Vec::with_capacity(2 + self.strangers.len());
+        // Polling for what cannot be taken in would never sleep.
+        if !self.deaf {
+            fds.extend([self.unix.as_fd(), self.tcp.as_fd()]);
+        }
         fds.extend(
             self.strangers
                 .iter()
@@ -324,10 +410,29 @@ impl Endpoint {
 }
 
 impl Stranger {
-    /// Reads on: `Some(true)` when the greeting is whole, `None` when the connection is no good.
-    fn listen(&mut self) -> Option<bool> {
+    fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            bytes: [0; GREETING],
+            got: 0,
+            since: Instant::now(),
+        }
+    }
+
+    fn do_not_block(&self) -> io::Result<()> {
+        match &self.socket {
+            Socket::Unix(socket, _) => socket.set_nonblocking(true),
+            Socket::Tcp(socket) => socket.set_nonblocking(true),
+        }
+    }
+
+    /// Reads on. An error: the connection is no good.
+    fn listen(&mut self, nonce: &[u8; 16]) -> io::Result<Said> {
         let rest = &mut self.bytes[self.got..];
         let read = match &mut self.socket {
+            Socket::Unix(socket, _) if !same_user(socket) => {
+                return Ok(Said::Wrong("it belongs to another user"));
+            }
             Socket::Unix(socket, fd) => receive_with_fd(socket, rest).map(|(count, received)| {
                 if received.is_some() {
                     *fd = received;
@@ -337,52 +442,103 @@ impl Stranger {
             Socket::Tcp(socket) => socket.read(rest),
         };
         match read {
-            Ok(0) => None,
-            Ok(count) => {
-                self.got += count;
-                Some(self.got == GREETING)
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(false),
-            Err(_) => None,
+            Ok(0) => return Ok(Said::Wrong("it closed without a greeting")),
+            Ok(count) => self.got += count,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) => {}
+            Err(error) => return Err(error),
         }
+        Ok(read_greeting(&self.bytes[..self.got], nonce))
     }
 
-    fn admit(self, nonce: &[u8; 16]) -> Result<Arrival> {
-        let stranger = |what| Err(Error::new(ErrorKind::Transport, what));
-        let (purpose, rest) = self.bytes.split_at(8);
-        let (process, rest) = rest.split_at(16);
-        let (theirs, comm) = rest.split_at(16);
-        if theirs != nonce {
-            return stranger("a stranger dialled: it does not know this job's secret");
-        }
-        let process = ProcessId(process.try_into().unwrap_or_default());
-        let comm = CommId(u64::from_le_bytes(comm.try_into().unwrap_or_default()));
-        match (purpose, &self.socket) {
-            (purpose, _) if purpose == LINK => {}
-            (purpose, Socket::Unix(..)) if purpose == WATCH => return Ok(Arrival::Watch),
-            (purpose, Socket::Unix(..)) if purpose == ARENA => {
-                let Socket::Unix(_, memory) = self.socket else {
-                    return stranger("an arena came through no local socket");
-                };
-                let from = process;
-                return Ok(Arrival::Arena {
-                    comm,
-                    offer: Offer { from, memory },
-                });
+    /// What a connection that has greeted brings.
+    fn admit(self, greeting: Greeting) -> Result<Arrival> {
+        let Greeting {
+            purpose,
+            process,
+            comm,
+        } = greeting;
+        let stream: Box<dyn Stream> = match (purpose, self.socket) {
+            (Purpose::Link, Socket::Unix(socket, Some(fd))) => {
+                Box::new(ShmStream::accept(socket, &fd)?)
             }
-            _ => return stranger("a stranger dialled: it speaks another language"),
-        }
-        let stream: Box<dyn Stream> = match self.socket {
-            Socket::Unix(socket, Some(fd)) => Box::new(ShmStream::accept(socket, &fd)?),
-            Socket::Unix(_, None) => {
-                return stranger("a local connection came without shared memory");
-            }
-            Socket::Tcp(socket) => {
+            (Purpose::Link, Socket::Tcp(socket)) => {
                 Box::new(TcpLink::new(socket).map_err(failed("cannot set up a connection"))?)
+            }
+            (Purpose::Link, Socket::Unix(_, None)) => {
+                return Err(Error::new(
+                    ErrorKind::Transport,
+                    "a local connection came without shared memory",
+                ));
+            }
+            (Purpose::Arena, Socket::Unix(_, memory)) => {
+                let from = process;
+                let offer = Offer { from, memory };
+                return Ok(Arrival::Arena { comm, offer });
+            }
+            (Purpose::Watch, Socket::Unix(..)) => return Ok(Arrival::Watch),
+            (Purpose::Arena | Purpose::Watch, Socket::Tcp(_)) => {
+                return Err(Error::new(
+                    ErrorKind::Transport,
+                    "what concerns this machine alone came over the network",
+                ));
             }
         };
         Ok(Arrival::Link { process, stream })
     }
+
+    /// Who it is, for the log.
+    fn name(&self) -> String {
+        match &self.socket {
+            Socket::Unix(socket, _) => credentials(socket).map_or_else(
+                || "a process of this machine".into(),
+                |peer| format!("process {} of user {}", peer.pid, peer.uid),
+            ),
+            Socket::Tcp(socket) => socket.peer_addr().map_or_else(
+                |_| "an address that is gone".into(),
+                |from| from.to_string(),
+            ),
+        }
+    }
+}
+
+impl Refusals {
+    /// Tells of a refused connection, or counts it when one has just been told of.
+    fn note(&mut self, from: impl FnOnce() -> String, why: &str) {
+        self.tell_sum();
+        if self.told_at.is_some() {
+            self.untold += 1;
+            return;
+        }
+        self.told_at = Some(Instant::now());
+        tracing::warn!(from = from(), why, "refused a connection");
+    }
+
+    /// Tells how many more there were, once in a while.
+    fn tell_sum(&mut self) {
+        if self.told_at.is_none_or(|at| at.elapsed() < TELL_EVERY) {
+            return;
+        }
+        self.told_at = None;
+        if self.untold > 0 {
+            let count = std::mem::take(&mut self.untold);
+            self.told_at = Some(Instant::now());
+            tracing::warn!(count, "refused more connections");
+        }
+    }
+}
+
+/// Lets as many connections wait as the system allows; std allows 128, and dialling the 129th rank
+/// fails while this process computes.
+fn widen(listener: &TcpListener) -> io::Result<()> {
+    // SAFETY: a plain system call on an open descriptor, which listens already.
+    if unsafe { libc::listen(listener.as_raw_fd(), libc::c_int::MAX) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 fn lost(error: io::Error) -> Error {

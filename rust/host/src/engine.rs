@@ -19,6 +19,7 @@ use crate::at_once::Attempt;
 use crate::bootstrap::{JoinRequest, Member, Neighbours, join};
 use crate::endpoint::{Endpoint, TransportChoice};
 use crate::gathering::new_place;
+use crate::instructions;
 use crate::membership::{Membership, Standing};
 use crate::progress::{Progress, done};
 use crate::seat::Place;
@@ -92,6 +93,7 @@ impl HostEngine {
     /// # Errors
     /// Whatever keeps it from listening.
     pub fn new() -> Result<Arc<Self>> {
+        instructions::from_environment()?.choose();
         let endpoint = Endpoint::open(TransportChoice::from_environment()?)?;
         let progress = Progress::new(endpoint)?;
         progress.set_spin(SPIN);
@@ -131,6 +133,14 @@ impl HostEngine {
             group.connect_all()?;
         }
         Ok(Arc::new(group))
+    }
+}
+
+#[cfg(test)]
+impl HostEngine {
+    /// How this engine can be reached.
+    pub(crate) fn member(&self) -> Member {
+        self.progress.with(|core| core.endpoint.me.clone())
     }
 }
 

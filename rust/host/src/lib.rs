@@ -18,7 +18,11 @@ mod engine;
 mod failing;
 mod forks;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gathering;
+mod instructions;
 mod link;
 mod meeting;
 mod membership;
@@ -33,6 +37,7 @@ mod random;
 mod seat;
 mod slab;
 mod stream;
+mod sync;
 mod traffic;
 
 pub use engine::{GroupOptions, HostEngine, reduction_supported, transports};

@@ -8,11 +8,11 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 
 use crate::budget::{Budget, shortage};
+use crate::sync::{AtomicU32, AtomicU64};
 
 /// Seals that fix the size.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;

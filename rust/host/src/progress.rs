@@ -206,7 +206,7 @@ impl Progress {
     pub(crate) fn step(self: &Arc<Self>) -> bool {
         let round = self.rounds.fetch_add(1, Ordering::Relaxed);
         self.with(|core| {
-            if round % ACCEPT_EVERY == 0 {
+            if round.is_multiple_of(ACCEPT_EVERY) {
                 core.accept_arrivals();
             }
             core.poll()

@@ -2,6 +2,7 @@
 //!
 //! This module must not know messages, ranks or operations; `link` does.
 
+mod announcements;
 mod fd_passing;
 mod ring;
 pub(crate) mod shm;

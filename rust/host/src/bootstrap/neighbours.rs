@@ -124,7 +124,7 @@ impl Neighbours {
             ])
         };
         let name = u128::from(half(b"upper")) << 64 | u128::from(half(b"lower"));
-        let fits = self.local >= 2 && circle.size % self.local as usize == 0;
+        let fits = self.local >= 2 && circle.size.is_multiple_of(self.local as usize);
         fits.then_some(Meeting {
             local: self.local,
             name: name.to_be_bytes(),

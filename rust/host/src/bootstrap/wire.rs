@@ -114,18 +114,19 @@ impl Hello {
         out
     }
 
-    /// Reads the start of a connection to the owner of `nonce`; a stranger is known by the first
-    /// byte that differs.
+    /// Reads the start of a connection to the owner of `nonce`. A stranger is known by its first
+    /// byte that no rank would send. The nonce is judged as a whole: who learns which of its bytes
+    /// is wrong can guess it.
     pub(super) fn read(bytes: &[u8], nonce: &Nonce) -> Greeting {
-        let expected = MAGIC.iter().chain(nonce);
-        if bytes
-            .iter()
-            .zip(expected)
-            .any(|(got, expected)| got != expected)
-        {
+        if bytes.iter().zip(MAGIC).any(|(got, wanted)| *got != wanted) {
             return Greeting::Stranger;
         }
-        let mut input = Input(bytes.get(MAGIC.len() + nonce.len()..).unwrap_or(&[]));
+        let mut input = Input(bytes.get(MAGIC.len()..).unwrap_or(&[]));
+        match input.array() {
+            None => return Greeting::Incomplete,
+            Some(shown) if shown != *nonce => return Greeting::Stranger,
+            Some(_) => {}
+        }
         let (Some(rank), Some(length)) = (input.u32(), input.u16()) else {
             return Greeting::Incomplete;
         };
@@ -477,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_known_by_their_first_wrong_byte() {
+    fn strangers_are_known_by_their_first_wrong_byte_but_not_of_the_nonce() {
         let hello = Hello {
             nonce: [1; 16],
             rank: 5,
@@ -485,10 +486,13 @@ mod tests {
         }
         .encode();
         assert!(matches!(Hello::read(b"G", &[1; 16]), Greeting::Stranger));
-        assert!(matches!(
-            Hello::read(&hello[..9], &[2; 16]),
-            Greeting::Stranger
-        ));
+        // Of a wrong nonce nobody learns which byte is wrong.
+        for end in 8..24 {
+            let read = Hello::read(&hello[..end], &[2; 16]);
+            assert!(matches!(read, Greeting::Incomplete), "{end}");
+        }
+        let read = Hello::read(&hello[..24], &[2; 16]);
+        assert!(matches!(read, Greeting::Stranger));
         let mut long = hello;
         long[28..30].copy_from_slice(&[0xff, 0xff]);
         assert!(matches!(Hello::read(&long, &[1; 16]), Greeting::Stranger));

@@ -2,9 +2,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferrocomm_core::call::{Collective, Region, Regions};
+use ferrocomm_core::call::{Collective, Region};
 use ferrocomm_core::dtype::Dtype;
-use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
 
 use super::*;
@@ -83,7 +82,7 @@ fn sums_are_right_at_every_cut() {
             for round in 0..30_u64 {
                 for count in [1, 10, 11, 1000, 4097, 16_384, 65_536, 100_001] {
                     if random.below(4) == 0 {
-                        thread::sleep(Duration::from_micros(random.below(300) as u64));
+                        thread::sleep(Duration::from_micros(random.below(300)));
                     }
                     let value = |rank: usize, at: usize| (rank + at % 7) as f32 + round as f32;
                     let mut input: Vec<f32> = (0..count).map(|at| value(rank.me, at)).collect();

@@ -5,9 +5,9 @@
 //! leads to an error. This module must not know sleeping and waking.
 
 use std::io;
-use std::sync::atomic::Ordering;
 
 use crate::memory::Memory;
+use crate::sync::Ordering;
 
 /// Bytes from `head` to `tail`, so that two writers never share a cache line (nor the pair of lines
 /// a processor may fetch together).

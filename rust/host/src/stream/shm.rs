@@ -3,23 +3,21 @@
 //!
 //! The side that dialled makes the memory and hands it over with its first bytes; afterwards the
 //! socket carries single bytes that mean "look again". Waking costs a system call, and happens only
-//! when the other side announced that it sleeps. This module must not know messages.
-//!
-//! Why no wake-up is lost: a side that goes to sleep stores its announcement, then looks at the
-//! counts once more; a side that changes a count stores it, then looks at the announcement. With a
-//! full fence between the two steps on both sides, at least one of them sees what the other stored.
+//! when the other side announced that it sleeps; `announcements` says why none is lost. This module
+//! must not know messages.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 
+use super::announcements::{Announcements, WANTS_BYTES, WANTS_ROOM};
 use super::ring::{COUNTS, Consumer, Place, Producer};
 use super::{Stream, StreamKind, length, or_would_block, send_with_fd};
 use crate::budget::Budget;
 use crate::memory::Memory;
+use crate::sync::{AtomicU32, Ordering};
 
 /// Bytes of each ring unless the caller says otherwise.
 pub(crate) const RING_BYTES: usize = 1 << 20;
@@ -40,10 +38,6 @@ const STATE_BYTES: usize = 256;
 /// From the start of a side's state to its word `closed`, on a line of its own.
 const CLOSED: usize = 128;
 const BYTES_START: usize = 4096;
-
-/// Announcements of a side that goes to sleep: wake me when bytes come; when there is room.
-const WANTS_BYTES: u32 = 1;
-const WANTS_ROOM: u32 = 2;
 
 /// A long write is made visible in steps of so many bytes, so that the peer reads the first while
 /// the next are copied; room is given back in eighths of a ring.
@@ -69,6 +63,7 @@ enum Peer {
 pub(crate) struct ShmStream {
     socket: UnixStream,
     memory: Shared,
+    announcements: Announcements,
     output: Producer,
     input: Consumer,
     release_step: usize,
@@ -151,6 +146,7 @@ impl ShmStream {
         Ok(Self {
             socket,
             memory: Shared { memory, side },
+            announcements: Announcements::new(state_of(side), state_of(side.other())),
             output: Producer::new(place(side)),
             input: Consumer::new(place(side.other())),
             release_step: capacity / RELEASES_PER_RING,
@@ -173,23 +169,18 @@ impl ShmStream {
     }
 
     fn wake(&mut self, reason: u32) {
-        fence(Ordering::SeqCst);
-        let wants = self.memory.wants(self.memory.side.other());
-        if wants.load(Ordering::Relaxed) & reason == 0 {
+        if !self.announcements.must_ring(&self.memory.memory, reason) {
             return;
         }
-        // Whoever clears the announcement rings, and rings once.
-        if wants.swap(0, Ordering::AcqRel) != 0 {
-            // SAFETY: sends one byte that lives for the call, on an open descriptor.
-            let sent = or_would_block(length(unsafe {
-                let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-                libc::send(self.socket.as_raw_fd(), [1_u8].as_ptr().cast(), 1, flags)
-            }));
-            // A socket that is full wakes the peer as well. One that is broken says the peer is
-            // gone; it may have sent bytes before, so reading goes on.
-            if sent.is_err() {
-                self.peer = Peer::Gone;
-            }
+        // SAFETY: sends one byte that lives for the call, on an open descriptor.
+        let sent = or_would_block(length(unsafe {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            libc::send(self.socket.as_raw_fd(), [1_u8].as_ptr().cast(), 1, flags)
+        }));
+        // A socket that is full wakes the peer as well. One that is broken says the peer is gone;
+        // it may have sent bytes before, so reading goes on.
+        if sent.is_err() {
+            self.peer = Peer::Gone;
         }
     }
 
@@ -303,10 +294,7 @@ impl Stream for ShmStream {
         } else {
             WANTS_BYTES
         };
-        self.memory
-            .wants(self.memory.side)
-            .store(wants, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.announcements.announce(&self.memory.memory, wants);
         let stay_awake = self.has_something_to_do();
         if stay_awake {
             self.after_sleep(false);
@@ -315,9 +303,7 @@ impl Stream for ShmStream {
     }
 
     fn after_sleep(&mut self, ready: bool) {
-        self.memory
-            .wants(self.memory.side)
-            .store(0, Ordering::Relaxed);
+        self.announcements.withdraw(&self.memory.memory);
         if !ready {
             return;
         }
@@ -339,6 +325,11 @@ impl Drop for ShmStream {
     }
 }
 
+/// Where the state of `side` starts: its announcements, then its word `closed`.
+fn state_of(side: Side) -> usize {
+    STATE_START + side as usize * STATE_BYTES
+}
+
 impl Side {
     fn other(self) -> Self {
         match self {
@@ -349,15 +340,8 @@ impl Side {
 }
 
 impl Shared {
-    /// The announcements of `side`.
-    fn wants(&self, side: Side) -> &AtomicU32 {
-        self.memory
-            .atomic_u32(STATE_START + side as usize * STATE_BYTES)
-    }
-
     fn closed_word(&self, side: Side) -> &AtomicU32 {
-        self.memory
-            .atomic_u32(STATE_START + side as usize * STATE_BYTES + CLOSED)
+        self.memory.atomic_u32(state_of(side) + CLOSED)
     }
 
     fn closed(&self, side: Side) -> bool {

@@ -53,7 +53,7 @@ mod tests {
             let mut inner = Vec::new();
             for rank in 0..size {
                 let first = tree.first(rank);
-                assert!(first <= rank && rank - first < local && first % local == 0);
+                assert!(first <= rank && rank - first < local && first.is_multiple_of(local));
                 match tree.above(rank) {
                     None => assert!(rank < local),
                     Some(above) => {

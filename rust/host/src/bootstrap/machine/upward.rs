@@ -328,9 +328,6 @@ impl Machine {
     }
 
     pub(super) fn tick_above(&mut self, now: Duration) {
-        if self.is_incomplete() && self.together_ends() <= now {
-            self.publish(0);
-        }
         match self.upward {
             Upward::Resting { until } if until <= now => self.go_up(now),
             _ if self.step_ends().is_some_and(|end| end <= now) => {
@@ -338,6 +335,10 @@ impl Machine {
                 self.rest(now);
             }
             _ => {}
+        }
+        // After the way up, which may just have made this rank its node's.
+        if self.is_incomplete() && self.together_ends() <= now {
+            self.publish(0);
         }
     }
 

@@ -1,0 +1,6 @@
+//! How a rank can be read, for what lies in the arena of it.
+
+pub(crate) struct Readable {
+    pub(crate) pid: u32,
+    pub(crate) probe: u64,
+}

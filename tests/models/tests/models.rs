@@ -1,0 +1,64 @@
+//! Runs the models.
+
+use ferrocomm_models::{arena_model, stream, work_model};
+
+#[test]
+fn bytes_pass_the_ring_in_order() {
+    stream::bytes_pass_the_ring_in_order(2, 4);
+}
+
+#[test]
+fn bytes_pass_a_larger_ring_in_order() {
+    stream::bytes_pass_the_ring_in_order(4, 6);
+}
+
+#[test]
+fn no_wake_up_is_lost() {
+    stream::no_wake_up_is_lost(1, 2);
+}
+
+#[test]
+fn no_wake_up_is_lost_where_room_is_ample() {
+    stream::no_wake_up_is_lost(4, 3);
+}
+
+#[test]
+fn each_callback_runs_once() {
+    work_model::each_callback_runs_once();
+}
+
+#[test]
+fn the_first_outcome_stands() {
+    work_model::the_first_outcome_stands();
+}
+
+// Two rounds later a slot is used again, four rounds later an entry.
+#[test]
+fn payloads_come_with_their_flag() {
+    arena_model::payloads_come_with_their_flag(5);
+}
+
+#[test]
+fn who_waits_for_nobody_overwrites_nothing() {
+    arena_model::who_waits_for_nobody_overwrites_nothing(6);
+}
+
+#[test]
+fn the_last_to_post_wakes_who_waits_for_all() {
+    arena_model::the_last_to_post_wakes_who_waits_for_all();
+}
+
+#[test]
+fn who_is_waited_for_alone_wakes() {
+    arena_model::who_is_waited_for_alone_wakes();
+}
+
+#[test]
+fn who_was_woken_too_early_is_woken_again() {
+    arena_model::who_was_woken_too_early_is_woken_again();
+}
+
+#[test]
+fn two_who_sleep_in_turn_go_on() {
+    arena_model::two_who_sleep_in_turn_go_on(2);
+}
