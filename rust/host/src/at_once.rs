@@ -94,7 +94,7 @@ fn spin_on(seat: &Seat, meeting: &mut Meeting, turn: &mut Turn<'_>, spin: Durati
                 }
                 looks += 1;
                 // Reading the clock takes as long as many looks.
-                if looks % LOOKS == 0 {
+                if looks.is_multiple_of(LOOKS) {
                     let since = since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= spin {
                         return false;
