@@ -10,6 +10,7 @@ use ferrocomm_core::work::Work;
 
 use crate::engine::HostGroup;
 use crate::meeting::{self, Meeting, Stepped};
+use crate::progress::{FEW_YIELDS, YIELDS};
 use crate::seat::{Seat, Turn};
 
 /// Looks at the peers' flags between two looks at the clock.
@@ -52,8 +53,18 @@ impl HostGroup {
         meeting::check(collective, call.dtype, seat.me(), seat.arena().ranks())?;
         let spin = match call.mode {
             Mode::Sync => seat.spin(&turn),
-            Mode::Async if collective.payload_bytes() <= SHORT => seat.spin(&turn).min(PATIENCE),
-            Mode::Async => Duration::ZERO,
+            Mode::Async => seat.spin(&turn).min(PATIENCE),
+        };
+        // While a core is given away it computes for none of the ranks: that pays where they are soon
+        // done with their parts.
+        let yields = if collective.payload_bytes() <= 8 * SHORT {
+            YIELDS
+        } else {
+            FEW_YIELDS
+        };
+        let waits = match call.mode {
+            Mode::Sync => true,
+            Mode::Async => !spin.is_zero() && collective.payload_bytes() <= SHORT,
         };
         let operation = collective.operation();
         let (sequence, timeout, mode) = (call.sequence, call.timeout, call.mode);
@@ -62,7 +73,7 @@ impl HostGroup {
         };
         let mut meeting = Meeting::new(collective, call.dtype);
         issued();
-        if spin_on(seat, &mut meeting, &mut turn, spin) {
+        if wait_a_little(seat, &mut meeting, &mut turn, waits.then_some(spin), yields) {
             drop(turn);
             if self.place().has_queued_meanwhile() {
                 self.progress().with(|core| core.kick(self.comm()));
@@ -77,8 +88,15 @@ impl HostGroup {
     }
 }
 
-/// Whether the meeting is over before spinning makes no sense any more.
-fn spin_on(seat: &Seat, meeting: &mut Meeting, turn: &mut Turn<'_>, spin: Duration) -> bool {
+/// Whether the meeting is over before it is better to sleep. `None`: does not wait at all; zero: ranks
+/// share cores.
+fn wait_a_little(
+    seat: &Seat,
+    meeting: &mut Meeting,
+    turn: &mut Turn<'_>,
+    spin: Option<Duration>,
+    yields: u32,
+) -> bool {
     let mut since = None;
     let mut looks = 0_u32;
     loop {
@@ -88,15 +106,21 @@ fn spin_on(seat: &Seat, meeting: &mut Meeting, turn: &mut Turn<'_>, spin: Durati
                 since = None;
                 looks = 0;
             }
-            Stepped::Waiting(false) => {
-                if spin.is_zero() {
+            Stepped::Waiting(false) if spin.is_none() => return false,
+            // Others need this core to come as far.
+            Stepped::Waiting(false) if spin == Some(Duration::ZERO) => {
+                looks += 1;
+                if looks > yields {
                     return false;
                 }
+                std::thread::yield_now();
+            }
+            Stepped::Waiting(false) => {
                 looks += 1;
                 // Reading the clock takes as long as many looks.
                 if looks.is_multiple_of(LOOKS) {
                     let since = since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= spin {
+                    if spin.is_none_or(|spin| since.elapsed() >= spin) {
                         return false;
                     }
                 }

@@ -22,6 +22,11 @@ use crate::forks;
 
 /// Longest sleep: interrupts and deadlines are looked at this often.
 const NAP: Duration = interrupt::INTERVAL;
+/// Where ranks share cores, how often a waiting thread gives its own away before it sleeps. Being
+/// woken costs many times as much, and a yield costs little where nobody else wants to run.
+pub(crate) const YIELDS: u32 = 300;
+/// The same where others have much to do before they come.
+pub(crate) const FEW_YIELDS: u32 = 20;
 /// How often silent peers are looked at.
 const PROBE: Duration = Duration::from_millis(500);
 /// An idle background thread ends after so long.
@@ -234,6 +239,7 @@ impl Progress {
         let start = Instant::now();
         let mut quiet_since = start;
         let mut asked = start;
+        let mut yields = 0;
         loop {
             let moved = self.step();
             if done() {
@@ -242,10 +248,16 @@ impl Progress {
             let now = Instant::now();
             if moved {
                 quiet_since = now;
+                yields = 0;
                 continue;
             }
             if now - quiet_since < spin {
                 std::hint::spin_loop();
+                continue;
+            }
+            if spin.is_zero() && yields < FEW_YIELDS {
+                yields += 1;
+                std::thread::yield_now();
                 continue;
             }
             if limit.is_some_and(|limit| now - start >= limit) {

@@ -100,8 +100,10 @@ pub(super) unsafe fn combine(
 
 /// From so many bytes on it is worth a system call to read them where they lie.
 const WORTH_PULLING: usize = 24 << 10;
-/// Scratch memory of a reduction that reads directly; it stays in the first caches.
+/// Scratch memory of a reduction that reads directly: it stays in the second-level cache, and what is
+/// read at once is worth its system call.
 const SCRATCH: usize = 64 << 10;
+const LEAST_AT_ONCE: usize = 32 << 10;
 
 /// Whether ranks read `bytes` bytes where they lie instead of having them put.
 pub(super) fn worth_pulling(scene: Scene, bytes: usize) -> bool {
@@ -126,7 +128,7 @@ pub(super) unsafe fn pull_and_combine(
     at: impl Fn(usize) -> u64,
 ) -> Result<()> {
     let Scene { me, ranks, .. } = scene;
-    let step = (SCRATCH / (ranks - 1)).max(LINE) / LINE * LINE;
+    let step = (SCRATCH / (ranks - 1)).max(LEAST_AT_ONCE) / LINE * LINE;
     let step = step.min(output.bytes.next_multiple_of(LINE)).max(LINE);
     let mut scratch = vec![0_u8; step * (ranks - 1)];
     let base = scratch.as_mut_ptr();
