@@ -53,8 +53,8 @@ const PAYLOAD: usize = 24;
 const FACTOR: usize = 64;
 const PAGE: usize = 4096;
 
-/// Bytes all slots of one half take together: they stay in a second-level cache.
-const SLOTS_TOGETHER: usize = 768 << 10;
+/// Bytes all slots of one half take together: they stay in a second-level cache, and are soon made.
+const SLOTS_TOGETHER: usize = 256 << 10;
 const SMALLEST_SLOT: usize = 16 << 10;
 
 /// Values of the word at `FAILED`.

@@ -2,6 +2,7 @@
 //! one of its own. Must not know who spins.
 
 use std::mem::MaybeUninit;
+use std::sync::LazyLock;
 
 /// Words of a set of processors.
 pub(crate) const WORDS: usize = 4;
@@ -12,8 +13,7 @@ pub(crate) type Processors = [u64; WORDS];
 /// The processors this process may run on. Where a quota leaves it fewer, so many of them.
 pub(crate) fn own() -> Processors {
     let mut set = allowed();
-    let quota = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut left = quota;
+    let mut left = usable();
     for word in &mut set {
         for bit in 0..64 {
             if *word >> bit & 1 == 1 {
@@ -26,6 +26,14 @@ pub(crate) fn own() -> Processors {
         }
     }
     set
+}
+
+/// How many processors this process can use at one time: those it may run on, or fewer where a quota
+/// says so. Asked once, since it reads several files.
+pub(crate) fn usable() -> usize {
+    static USABLE: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+    *USABLE
 }
 
 fn allowed() -> Processors {

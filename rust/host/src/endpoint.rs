@@ -192,6 +192,15 @@ impl Endpoint {
         })
     }
 
+    /// Which streams may be used, in a word.
+    pub(crate) fn choice(&self) -> &'static str {
+        match self.choice {
+            TransportChoice::Auto => "auto",
+            TransportChoice::Shm => "shm",
+            TransportChoice::Tcp => "tcp",
+        }
+    }
+
     /// What would carry data to `member`.
     pub(crate) fn kind_for(&self, member: &Member) -> StreamKind {
         match self.choice {

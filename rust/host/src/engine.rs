@@ -17,6 +17,7 @@ use ferrocomm_core::work::Work;
 use crate::address;
 use crate::at_once::Attempt;
 use crate::bootstrap::{JoinRequest, Member, Neighbours, join};
+use crate::cores;
 use crate::endpoint::{Endpoint, TransportChoice};
 use crate::gathering::new_place;
 use crate::instructions;
@@ -105,15 +106,26 @@ impl HostEngine {
     /// # Errors
     /// `Timeout` naming the ranks that did not come, `Mismatch`, the store's errors, `Interrupted`.
     pub fn create(&self, options: &GroupOptions, store: &dyn Store) -> Result<Arc<dyn Group>> {
-        let me = self.progress.with(|core| core.endpoint.me.clone());
+        let (me, choice) = self
+            .progress
+            .with(|core| (core.endpoint.me.clone(), core.endpoint.choice()));
+        let advertise = match me.addresses.first() {
+            Some(address) => address.ip(),
+            None => address::local_address()?,
+        };
+        // Ranks that differ in their transport would wait for one another in different places.
+        let facts = format!(
+            "ferrocomm {}, transport {choice}",
+            env!("CARGO_PKG_VERSION")
+        );
         let request = JoinRequest {
             name: &options.name,
             rank: options.rank,
             size: options.size,
             deadline: Deadline::after(options.timeout),
-            facts: concat!("ferrocomm ", env!("CARGO_PKG_VERSION")),
+            facts: &facts,
             me,
-            advertise: address::local_address()?,
+            advertise,
             neighbours: Neighbours::of_launcher(options.rank, options.size),
         };
         let table = join(&request, store)?;
@@ -163,7 +175,7 @@ impl HostGroup {
         members: Arc<Vec<Member>>,
     ) -> Self {
         let place = new_place();
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = cores::usable();
         progress.with(|core| {
             let local = core.endpoint.me.machine;
             let neighbours = members

@@ -302,7 +302,6 @@ impl Progress {
 
     fn doze(self: &Arc<Self>, awake: impl Fn() -> bool, nap: Duration) {
         let mut core = self.lock();
-        core.accept_arrivals();
         let Some((mut fds, nap)) = prepare(&mut core, &self.bell, nap) else {
             self.release(core);
             return;
