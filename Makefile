@@ -19,7 +19,7 @@ INSTALLED = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("platli
 
 RUST_FILES = find rust tests/models fuzz -name '*.rs'
 # include/ferrocomm.h is cbindgen's.
-CXX_FILES = find cpp include tests/c tests/cpp rust/torch-bridge/include -type f \
+CXX_FILES = find cpp include tests/bench tests/c tests/cpp rust/torch-bridge/include -type f \
             -name '*.[ch]' ! -name ferrocomm.h -o -name '*.[ch]pp'
 CARGO_TEST := $(shell if cargo nextest --version >/dev/null 2>&1; then \
               echo cargo nextest run --cargo-quiet --no-fail-fast --status-level slow \
@@ -30,7 +30,7 @@ CARGO_FLAGS := --workspace --locked
 .PHONY: help setup build demo test test-full sanitize bench header format clean \
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
-        test-conformance test-conformance-full
+        test-conformance test-conformance-full test-failures
 
 help:
 	@echo 'make setup      the environment .venv with torch and the tools'
@@ -38,7 +38,7 @@ help:
 	@echo 'make demo       a DDP training on torch'"'"'s gloo and on the Rust engine, side by side'
 	@echo 'make test       every check; make test-NAME runs one:'
 	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
-	@echo '                matrix docs conformance models'
+	@echo '                matrix docs conformance failures models'
 	@echo 'make test-full  the same, then make sanitize, the demo, and cases of conformance drawn'
 	@echo '                from the full product'
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
@@ -128,6 +128,9 @@ test-conformance: $(BUILD)
 
 test-conformance-full: $(BUILD)
 	$(PY) tests/conformance/run.py --full
+
+test-failures: $(BUILD)
+	$(PY) tests/failures/run.py
 
 test-matrix: setup
 	$(PY) cmake/torch_matrix.py

@@ -109,6 +109,10 @@ def _world(ours: bool, rank: int, ranks: int, folder: str) -> None:
     else:
         _wait_for(port)
         store = TCPStore("127.0.0.1", int(port.read_text()), ranks, False)
+    # what a launcher tells its ranks
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    os.environ.update({name: str(value) for name, value in told.items()})
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port.read_text())
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=LIMIT)
     )
