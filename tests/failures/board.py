@@ -42,9 +42,7 @@ class Board:
 
     def wait_for(self, field: str, ranks: list[int], least: float) -> None:
         """Returns when the field is at least this for all of these ranks."""
-        until(
-            lambda: all(self.get(field, rank) >= least for rank in ranks), f"{field} of {ranks}"
-        )
+        until(lambda: all(self.get(field, rank) >= least for rank in ranks), f"{field} of {ranks}")
 
     def meet(self, stage: int, rank: int, size: int) -> None:
         """Returns when every rank has come to this stage; stages only grow."""

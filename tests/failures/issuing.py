@@ -102,9 +102,7 @@ class _Maker:
 
     def reduce_scatter_single(self) -> Call:
         whole = self.new(self.part() * self.size)
-        return self.one(
-            self.comm.reduce_scatter_single, self.new(self.part()), whole, self.a.op
-        )
+        return self.one(self.comm.reduce_scatter_single, self.new(self.part()), whole, self.a.op)
 
     def all_to_all(self) -> Call:
         return self.one(self.comm.all_to_all, self.parts(), self.parts())

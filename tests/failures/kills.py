@@ -209,7 +209,15 @@ def every_waiter(me: Rank, board: Board, size: int, victim: int) -> Report:
     return report
 
 
-def jobs(transports: list[str], sizes: list[int]) -> list[Job]:
+KINDS = (
+    ("asleep, small, sync", asleep, SMALL, False),
+    ("asleep, 32 MB, async", asleep, LARGE, True),
+    ("busy, small, async", busy, SMALL, True),
+    ("busy, 32 MB, sync", busy, LARGE, False),
+)
+
+
+def jobs(transports: list[str], sizes: list[int], full: bool) -> list[Job]:
     found = []
     for transport in transports:
         for size in sizes:
@@ -221,15 +229,15 @@ def jobs(transports: list[str], sizes: list[int]) -> list[Job]:
                 found.append(Job(title, body, size, transport, arguments, (victim,), extra=1))
 
             for number, operation in enumerate(OPERATIONS):
-                v = [turn[(number + n) % len(turn)] for n in range(4)]
-                small_sleeps = operation != "send"  # a small one is sent at once
-                if small_sleeps:
-                    add("asleep, small, sync", asleep, v[0], operation, SMALL, False)
-                if operation != "barrier":
-                    add("asleep, 32 MB, async", asleep, v[1], operation, LARGE, True)
-                add("busy, small, async", busy, v[2], operation, SMALL, True)
-                if operation != "barrier":
-                    add("busy, 32 MB, sync", busy, v[3], operation, LARGE, False)
+                for kind, (name, body, count, a) in enumerate(KINDS):
+                    # a barrier has no size, and a small message is sent at once
+                    alike = operation == "barrier" and count == LARGE
+                    alike = alike or (operation == "send" and body is asleep and count == SMALL)
+                    # of many ranks each operation meets half of the kinds, unless all are wanted
+                    drawn = full or size == 2 or kind in ((0, 3), (1, 2))[number % 2]
+                    if drawn and not alike:
+                        victim = turn[(number + kind) % len(turn)]
+                        add(name, body, victim, operation, count, a)
             for number, victim in enumerate(turn):
                 add("dead already", dead_already, victim, number * 5)
             add("one thread per operation", every_waiter, turn[0])

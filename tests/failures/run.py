@@ -1,6 +1,6 @@
 """The failure suite: killed and stopped peers, time-outs, mismatches, abort, Ctrl-C, fork, leaks.
 
-    python tests/failures/run.py [--only TEXT] [--transport shm,tcp] [--ranks 2,4] [--list]
+    python tests/failures/run.py [--only TEXT] [--transport shm,tcp] [--ranks 2,4] [--full] [--list]
 
 Every operation of a communicator, over shared memory and over TCP. A case passes when every rank
 that lives says so. How long promises took is printed; a case fails at a watchdog's limit, which
@@ -110,8 +110,10 @@ def closing(tally: Tally, seconds: dict[str, float]) -> int:
                 f"longest {taken[-1] * 1000:.1f} ms of {len(taken)}, {late} beyond {PROMISED:g} s"
             )
         print(line)
-    print(f"failures: {tally.passed - len(tally.skipped)} passed, {tally.failed} failed, "
-          f"{len(tally.skipped)} skipped")
+    print(
+        f"failures: {tally.passed - len(tally.skipped)} passed, {tally.failed} failed, "
+        f"{len(tally.skipped)} skipped"
+    )
     return 1 if tally.failed or not tally.passed else 0
 
 
@@ -123,6 +125,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="jobs whose description contains this")
     parser.add_argument("--transport", default="shm,tcp")
     parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--full", action="store_true", help="every kill with every operation")
     parser.add_argument("--list", action="store_true", help="names the jobs and runs none")
     parser.add_argument("--slowest", type=int, default=0, help="show so many slowest jobs")
     chosen = parser.parse_args()
@@ -131,7 +134,7 @@ def main() -> int:
     sizes = [int(text) for text in chosen.ranks.split(",")]
     jobs = [
         job
-        for job in groups.jobs(chosen.transport.split(","), sizes)
+        for job in groups.jobs(chosen.transport.split(","), sizes, chosen.full)
         if chosen.only in f"{job.described()} {job.arguments}"
     ]
     if chosen.list:

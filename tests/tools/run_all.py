@@ -64,6 +64,7 @@ CHECKS = [
     Check("test-exports", 60, r"^exports:"),
     Check("test-python", 900, r"^=+ .* in [\d.]+s"),
     Check("test-conformance", 900, r"^conformance:|^=+ .* in [\d.]+s"),
+    Check("test-failures", 900, r"^failures:"),
     Check("test-matrix", 900, r"^torch-matrix:"),
     Check("test-docs", 300, r"^docs:"),
     Check("test-models", 600, CARGO),
