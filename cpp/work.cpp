@@ -79,7 +79,9 @@ void OperationState::wait_for_parts(std::chrono::milliseconds timeout) {
     }
     const fc_status status = fc_work_wait(part.get(), left);
     // A part that failed is done; the others use its tensors until they are done too.
-    if (status == FC_ERR_INTERRUPTED) throw_status(status, fc_last_error());
+    if (status == FC_ERR_INTERRUPTED || status == FC_ERR_FORKED) {
+      throw_status(status, fc_last_error());
+    }
   }
 }
 

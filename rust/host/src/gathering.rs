@@ -308,8 +308,12 @@ impl Core {
                 self.fail(comm, error);
                 true
             }
+            // A rank that fails tells why before it takes its buffers back.
             Stepped::Failed(error) => {
-                self.fail(comm, error);
+                match seat.cause() {
+                    Some(cause) => self.fail_here(comm, cause),
+                    None => self.fail(comm, error),
+                }
                 true
             }
         }

@@ -21,6 +21,7 @@ mod tests;
 use ferrocomm_core::call::{Collective, Region};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
+use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
 
@@ -82,14 +83,15 @@ impl Round<'_> {
     /// Fills `to` with memory of `rank`, from an address that it has put.
     ///
     /// # Errors
-    /// `Transport` when the kernel refuses.
+    /// `PeerLost` when it is gone, `Transport` when the kernel refuses.
     ///
     /// # Safety
     /// `to` belongs to the running call.
     unsafe fn pull(&self, rank: usize, address: u64, to: Region) -> Result<()> {
         let (who, _) = self.arena.peer(rank);
+        let peer = GroupRank::new(u32::try_from(rank).unwrap_or(u32::MAX));
         // SAFETY: by the caller's promise.
-        unsafe { pulling::pull(who.pid, address, to) }
+        unsafe { pulling::pull(who.pid, address, to) }.map_err(|error| error.peers([peer]))
     }
 
     /// Where `rank` has put its bytes.

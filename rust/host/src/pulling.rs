@@ -67,7 +67,8 @@ pub(crate) fn is_allowed() -> Result<bool> {
 /// Fills `to` with the memory of process `pid` from `address` on.
 ///
 /// # Errors
-/// `Transport` when the kernel refuses or the memory is not there.
+/// `PeerLost` when that process is gone, `Transport` when the kernel refuses or the memory is not
+/// there.
 ///
 /// # Safety
 /// `to` is memory that belongs to the running call.
@@ -104,6 +105,11 @@ pub(crate) unsafe fn pull(pid: u32, address: u64, to: Region) -> Result<()> {
 }
 
 fn refused(pid: u32, error: &io::Error) -> Error {
+    if error.raw_os_error() == Some(libc::ESRCH) {
+        return Error::new(ErrorKind::PeerLost, "a peer died while its memory was read")
+            .got(format_args!("process {pid} is gone"))
+            .remedy("look at what the named rank printed before it ended");
+    }
     Error::new(
         ErrorKind::Transport,
         "the memory of another rank could not be read",
@@ -115,6 +121,21 @@ fn refused(pid: u32, error: &io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_is_gone_is_a_lost_peer() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        let mut word = 0_u64;
+        let to = Region {
+            address: (&raw mut word) as usize,
+            bytes: 8,
+        };
+        // SAFETY: `word` lives for the call.
+        let error = unsafe { pull(pid, Readable::own().probe, to) }.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PeerLost);
+    }
 
     #[test]
     fn the_own_process_can_be_read_and_nonsense_cannot() {
