@@ -31,6 +31,12 @@ pub(crate) const FEW_YIELDS: u32 = 20;
 const PROBE: Duration = Duration::from_millis(500);
 /// An idle background thread ends after so long.
 const IDLE: Duration = Duration::from_secs(5);
+/// A processor that was offered to others is back within this time where nobody but peers wants it;
+/// within the longer one if they did something for this process meanwhile.
+const TURN: Duration = Duration::from_micros(100);
+const LONG_TURN: Duration = Duration::from_millis(1);
+/// For so long nobody spins after another program took the processor.
+const CROWDED: Duration = Duration::from_millis(100);
 /// Rounds between looks for new connections while spinning.
 const ACCEPT_EVERY: u64 = 64;
 
@@ -51,6 +57,9 @@ pub(crate) struct Progress {
     waiters: AtomicUsize,
     asynchronous: AtomicUsize,
     spin_nanos: AtomicU64,
+    made: Instant,
+    /// nanoseconds after `made` until which nobody spins; 0 at first
+    crowded_until: AtomicU64,
     rounds: AtomicU64,
     turn: Mutex<Turn>,
     changed: Condvar,
@@ -67,6 +76,8 @@ impl Progress {
             waiters: AtomicUsize::new(0),
             asynchronous: AtomicUsize::new(0),
             spin_nanos: AtomicU64::new(0),
+            made: Instant::now(),
+            crowded_until: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
             turn: Mutex::new(Turn::default()),
             changed: Condvar::new(),
@@ -80,13 +91,34 @@ impl Progress {
 
     /// How long a waiting thread spins before it sleeps; zero where ranks outnumber cores.
     pub(crate) fn set_spin(&self, spin: Duration) {
-        let nanos = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
-        self.spin_nanos.store(nanos, Ordering::Relaxed);
+        self.spin_nanos.store(nanos(spin), Ordering::Relaxed);
     }
 
     /// How long a waiting thread spins before it sleeps.
     pub(crate) fn spin(&self) -> Duration {
         Duration::from_nanos(self.spin_nanos.load(Ordering::Relaxed))
+    }
+
+    /// How long a wait that begins now spins: not at all for a while after the processor was lost to
+    /// others.
+    fn spin_from(&self, now: Instant) -> Duration {
+        let crowded = self.crowded_until.load(Ordering::Relaxed);
+        if crowded > 0 && nanos(now - self.made) < crowded {
+            return Duration::ZERO;
+        }
+        self.spin()
+    }
+
+    /// Judges a processor that a spinning thread offered to others for `given_way`. Short turns are
+    /// those of peers; who is kept away for longer, or for nothing, shares it with another program,
+    /// and is served sooner asleep: the kernel runs a woken thread before one that was busy all along.
+    fn lost_processor(&self, given_way: Duration, moved: bool, now: Instant) -> bool {
+        if given_way < if moved { LONG_TURN } else { TURN } {
+            return false;
+        }
+        let until = nanos(now - self.made).saturating_add(nanos(CROWDED));
+        self.crowded_until.store(until, Ordering::Relaxed);
+        true
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
@@ -235,10 +267,13 @@ impl Progress {
     }
 
     fn drive(self: &Arc<Self>, done: &impl Fn() -> bool, limit: Option<Duration>) -> Result<()> {
-        let spin = self.spin();
         let start = Instant::now();
+        let mut spin = self.spin_from(start);
+        let mut given_way = Duration::ZERO;
         let mut quiet_since = start;
         let mut asked = start;
+        // The ranks themselves share processors; other programs do not let one yield in vain.
+        let crowded = self.spin().is_zero();
         let mut yields = 0;
         loop {
             let moved = self.step();
@@ -246,16 +281,22 @@ impl Progress {
                 return Ok(());
             }
             let now = Instant::now();
+            if self.lost_processor(given_way, moved, now) {
+                spin = Duration::ZERO;
+            }
+            given_way = Duration::ZERO;
             if moved {
                 quiet_since = now;
                 yields = 0;
                 continue;
             }
             if now - quiet_since < spin {
-                std::hint::spin_loop();
+                // A peer on this very processor gets on meanwhile.
+                std::thread::yield_now();
+                given_way = now.elapsed();
                 continue;
             }
-            if spin.is_zero() && yields < FEW_YIELDS {
+            if crowded && yields < FEW_YIELDS {
                 yields += 1;
                 std::thread::yield_now();
                 continue;
@@ -296,12 +337,19 @@ impl Progress {
         turn.taken = true;
         drop(turn);
         self.doze(awake, nap);
-        self.turn().taken = false;
-        self.changed.notify_all();
+        let mut turn = self.turn();
+        turn.taken = false;
+        // Whoever waits for the place has said so before it looked at `taken`.
+        let others = turn.background || self.waiters.load(Ordering::SeqCst) > 1;
+        drop(turn);
+        if others {
+            self.changed.notify_all();
+        }
     }
 
     fn doze(self: &Arc<Self>, awake: impl Fn() -> bool, nap: Duration) {
         let mut core = self.lock();
+        let arrivals = 1 + core.endpoint.fds().len();
         let Some((mut fds, nap)) = prepare(&mut core, &self.bell, nap) else {
             self.release(core);
             return;
@@ -309,14 +357,18 @@ impl Progress {
         self.asleep.store(true, Ordering::SeqCst);
         self.release(core);
         std::sync::atomic::fence(Ordering::SeqCst);
+        let mut found = 0;
         if !awake() {
             let millis = i32::try_from(nap.as_millis()).unwrap_or(i32::MAX).max(1);
             let count = fds.len() as libc::nfds_t;
             // SAFETY: `fds` holds `count` entries for the length of the call.
-            unsafe { libc::poll(fds.as_mut_ptr(), count, millis) };
+            found = unsafe { libc::poll(fds.as_mut_ptr(), count, millis) };
         }
         self.asleep.store(false, Ordering::SeqCst);
-        self.bell.silence();
+        let shown = |fds: &[libc::pollfd]| fds.iter().any(|entry| entry.revents != 0);
+        if shown(&fds[..1]) {
+            self.bell.silence();
+        }
         let mut core = self.lock();
         core.get_up();
         core.look_at_watches();
@@ -327,7 +379,10 @@ impl Progress {
                 }
             }
         }
-        core.accept_arrivals();
+        // Those that do not greet are dropped after a while.
+        if found <= 0 || shown(&fds[1..arrivals]) {
+            core.accept_arrivals();
+        }
         let now = Instant::now();
         if core.probed.is_none_or(|last| now - last >= PROBE) {
             core.probed = Some(now);
@@ -358,6 +413,10 @@ impl Drop for Waiting<'_> {
             self.0.changed.notify_all();
         }
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn links(core: &Core) -> Vec<(crate::slab::Key, usize)> {
