@@ -2,6 +2,9 @@
 //!
 //! Part of the progress engine's state, under the same lock. Nothing here blocks.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
