@@ -34,6 +34,9 @@ pub(crate) const LIMITS: Limits = Limits {
     ring: 1024 * 1024,
 };
 
+/// No more scratch memory than this is kept between operations.
+const MOST_SPARE: usize = 4 << 20;
+
 /// A started transfer of an operation.
 #[derive(Clone, Copy)]
 pub(crate) enum Transfer {
@@ -125,6 +128,8 @@ pub(crate) struct Core {
     /// where this process has announced that it sleeps
     pub(crate) lying: Vec<Arc<Seat>>,
     pub(crate) watches: Vec<Watch>,
+    /// scratch memory that no program uses now
+    spare: Vec<u8>,
 }
 
 impl Core {
@@ -150,6 +155,7 @@ impl Core {
             closing: Vec::new(),
             lying: Vec::new(),
             watches: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -180,7 +186,7 @@ impl Core {
                     collectives::program(&collective, dtype, rank, &group.topology, &LIMITS)?;
                 let fingerprint = collectives::fingerprint(&collective, dtype);
                 let work = Arc::new(Work::new(collective.operation(), sequence));
-                let scratch = vec![0; program.scratch];
+                let scratch = self.scratch(program.scratch);
                 let body = Course::Program {
                     program,
                     at: 0,
@@ -273,8 +279,8 @@ impl Core {
         for (rank, asked) in group.take_queries(sequence) {
             self.answer(comm, rank, asked);
         }
+        let scratch = self.scratch(program.scratch);
         if let Some(op) = self.ops.get_mut(key) {
-            let scratch = vec![0; program.scratch];
             op.body = Course::Program {
                 program,
                 at: 0,
@@ -284,6 +290,16 @@ impl Core {
             self.ready.push_back(key);
         }
         Ok(())
+    }
+
+    /// Scratch memory for a program that needs `bytes` bytes: what an earlier one left, if it is enough,
+    /// so that no operation pays for pages it has not seen.
+    fn scratch(&mut self, bytes: usize) -> Vec<u8> {
+        if bytes > 0 && bytes <= self.spare.len() {
+            std::mem::take(&mut self.spare)
+        } else {
+            vec![0; bytes]
+        }
     }
 
     pub(crate) fn add_op(
@@ -498,7 +514,7 @@ impl Core {
 
     /// Takes an operation out of the engine; its work completes once the lock is released.
     pub(crate) fn finish(&mut self, key: Key, outcome: Result<()>) {
-        let Some(op) = self.ops.remove(key) else {
+        let Some(mut op) = self.ops.remove(key) else {
             return;
         };
         for transfer in &op.transfers {
@@ -507,6 +523,12 @@ impl Core {
                 Transfer::Recv(recv) => drop(self.recvs.remove(*recv)),
                 Transfer::Done => {}
             }
+        }
+        // No transfer works on it any more.
+        if let Course::Program { scratch, .. } = &mut op.body
+            && (self.spare.len()..=MOST_SPARE).contains(&scratch.len())
+        {
+            self.spare = std::mem::take(scratch);
         }
         if op.mode == Mode::Async {
             self.asynchronous -= 1;
