@@ -675,6 +675,25 @@ fc_status fc_set_log_callback(fc_log_callback callback, void *ctx, fc_log_level 
 fc_status fc_set_interrupt_callback(fc_interrupt_callback callback, void *ctx);
 
 /**
+ * Memory of `bytes` bytes that the ranks of this machine can read where it lies, so that large
+ * collectives of `backend` neither copy it nor ask the kernel for it. Any operation takes it, as any
+ * operation takes other memory. It is aligned to 64 bytes, its content is undefined, and no bytes
+ * are memory too. `*out` receives it; it is the caller's, who gives it back once with `fc_mem_free`.
+ * Reserved at once: when memory is short the answer is `FC_ERR_RESOURCES`, and using it never fails.
+ * A forked child shares it with its parent, and frees only what it allocated itself.
+ */
+fc_status fc_mem_alloc(const char *backend,
+                       size_t bytes,
+                       void **out);
+
+/**
+ * Gives back `memory`, which `fc_mem_alloc` of `backend` handed out and which no operation uses any
+ * more; from any thread. NULL does nothing. Memory of the parent in a forked child stays as it is:
+ * `FC_ERR_FORKED`.
+ */
+fc_status fc_mem_free(const char *backend, void *memory);
+
+/**
  * Copies `count` elements of `buffer` on `root` to `buffer` on every other rank. `options` and
  * `work` as for `fc_comm_all_reduce`.
  */

@@ -15,6 +15,7 @@ mod comm;
 mod ffi;
 mod info;
 mod log;
+mod memory;
 mod operation;
 mod recorder;
 mod status;

@@ -1,5 +1,6 @@
 //! Which engines there are, and the names users call them by.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +79,26 @@ impl Backend {
     pub fn transports(self) -> Vec<&'static str> {
         match self {
             Self::Host => ferrocomm_host::transports(),
+        }
+    }
+
+    /// Memory of `bytes` bytes that peers can read where it lies; given back with `release`.
+    ///
+    /// # Errors
+    /// `Resources` when memory or descriptors run short.
+    pub fn allocate(self, bytes: usize) -> Result<NonNull<u8>> {
+        match self {
+            Self::Host => ferrocomm_host::allocate(bytes),
+        }
+    }
+
+    /// Gives back what `allocate` returned as `address`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it is no such memory, `Forked` when it may be the parent's.
+    pub fn release(self, address: usize) -> Result<()> {
+        match self {
+            Self::Host => ferrocomm_host::release(address),
         }
     }
 

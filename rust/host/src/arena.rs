@@ -10,6 +10,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::compiler_fence;
+use std::sync::{Mutex, PoisonError};
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 
@@ -19,7 +20,9 @@ use crate::cores::{self, Processors};
 use crate::memory::Memory;
 use crate::print::Print;
 use crate::pulling::Readable;
+use crate::segments;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::views::Views;
 
 /// Ranks an arena serves at most; larger groups use links.
 pub(crate) const MAX_RANKS: usize = 256;
@@ -37,10 +40,13 @@ const CAUSE_LENGTH: usize = 136;
 const CAUSE: usize = 4096;
 const CAUSE_BYTES: usize = 12 << 10;
 const PEERS: usize = 16 << 10;
-/// Words per rank: process id and whether it reads others, where its probe is, its processors.
+/// Words per rank: process id and whether it reads others, where its probe is, its processors, and
+/// where the table of its shared segments is and of which version.
 const PEER: usize = 64;
 const PROBE: usize = 8;
 const PROCESSORS: usize = 16;
+const SEGMENTS: usize = 48;
+const VERSION: usize = 56;
 const READS: u64 = 1 << 32;
 const ORDERED: u64 = 1 << 33;
 const ENTRIES: usize = PEERS + MAX_RANKS * PEER;
@@ -67,6 +73,12 @@ pub(crate) struct Arena {
     memory: Memory,
     ranks: usize,
     slot: usize,
+    /// by rank: its shared segments, as they are mapped here
+    views: Vec<Mutex<Views>>,
+}
+
+fn no_views(ranks: usize) -> Vec<Mutex<Views>> {
+    (0..ranks).map(|_| Mutex::default()).collect()
 }
 
 fn slot_for(ranks: usize) -> usize {
@@ -97,6 +109,7 @@ impl Arena {
                 memory,
                 ranks,
                 slot,
+                views: no_views(ranks),
             },
             fd,
         ))
@@ -121,6 +134,7 @@ impl Arena {
             memory,
             ranks,
             slot,
+            views: no_views(ranks),
         })
     }
 
@@ -205,6 +219,8 @@ impl Arena {
         let word = self.memory.atomic_u64(PEERS + rank * PEER);
         let probe = self.memory.atomic_u64(PEERS + rank * PEER + PROBE);
         probe.store(who.probe, Ordering::Relaxed);
+        let table = self.memory.atomic_u64(PEERS + rank * PEER + SEGMENTS);
+        table.store(who.segments, Ordering::Relaxed);
         for (index, processors) in on.into_iter().enumerate() {
             let at = PEERS + rank * PEER + PROCESSORS + 8 * index;
             self.memory
@@ -220,12 +236,41 @@ impl Arena {
     pub(crate) fn peer(&self, rank: usize) -> (Readable, bool) {
         let word = self.memory.atomic_u64(PEERS + rank * PEER);
         let word = word.load(Ordering::Acquire);
-        let probe = self.memory.atomic_u64(PEERS + rank * PEER + PROBE);
+        let at = |offset| {
+            let word = self.memory.atomic_u64(PEERS + rank * PEER + offset);
+            word.load(Ordering::Relaxed)
+        };
         let who = Readable {
             pid: (word & u64::from(u32::MAX)) as u32,
-            probe: probe.load(Ordering::Relaxed),
+            probe: at(PROBE),
+            segments: at(SEGMENTS),
         };
         (who, word & READS != 0)
+    }
+
+    /// Says what `rank`, this process, has announced; before it posts addresses of its memory.
+    pub(crate) fn announce(&self, rank: usize) {
+        let word = self.memory.atomic_u64(PEERS + rank * PEER + VERSION);
+        let version = segments::version();
+        // The others have the line in their caches.
+        if word.load(Ordering::Relaxed) != version {
+            word.store(version, Ordering::Relaxed);
+        }
+    }
+
+    /// Where `bytes` bytes of `rank` from `address` on can be read in this process: those that lie in
+    /// a segment `rank` has announced. After it posted the address; valid until this is asked for
+    /// `rank` again, and longer while `rank` keeps the memory.
+    pub(crate) fn view(&self, rank: usize, address: u64, bytes: usize) -> Option<*const u8> {
+        let word = self.memory.atomic_u64(PEERS + rank * PEER + VERSION);
+        let version = word.load(Ordering::Relaxed);
+        if version == 0 {
+            return None;
+        }
+        let mut views = self.views[rank]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        views.find(self.peer(rank).0, version, address, bytes)
     }
 
     /// Whether sleepers order the memory of all ranks, so that nobody needs a fence after posting;

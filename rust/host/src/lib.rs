@@ -3,6 +3,7 @@
 //! Must not know torch, Python, the C ABI or CUDA.
 
 mod address;
+mod allocator;
 mod arena;
 mod at_once;
 mod barrier;
@@ -35,9 +36,12 @@ mod pulling;
 #[cfg(test)]
 mod random;
 mod seat;
+mod segments;
 mod slab;
 mod stream;
 mod sync;
 mod traffic;
+mod views;
 
+pub use allocator::{allocate, release};
 pub use engine::{GroupOptions, HostEngine, reduction_supported, transports};

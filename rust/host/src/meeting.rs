@@ -65,6 +65,7 @@ impl Round<'_> {
 
     /// Puts addresses of this rank's memory, one per rank or one for all.
     fn put_addresses(&self, addresses: impl ExactSizeIterator<Item = u64>) {
+        self.arena.announce(self.me);
         let place = self.mine(8 * addresses.len()).cast::<u64>();
         for (index, address) in addresses.enumerate() {
             // SAFETY: payloads are aligned to 8 and as long as was asked for; this rank alone writes
@@ -80,6 +81,12 @@ impl Round<'_> {
         unsafe { self.of(rank, 8 * count).cast::<u64>().add(index).read() }
     }
 
+    /// Where `bytes` bytes of `rank`, from an address that it has put, can be read in this process.
+    /// `None`: they must be pulled. Valid until this is asked for `rank` again.
+    fn direct(&self, rank: usize, address: u64, bytes: usize) -> Option<*const u8> {
+        self.arena.view(rank, address, bytes)
+    }
+
     /// Fills `to` with memory of `rank`, from an address that it has put.
     ///
     /// # Errors
@@ -88,6 +95,11 @@ impl Round<'_> {
     /// # Safety
     /// `to` belongs to the running call.
     unsafe fn pull(&self, rank: usize, address: u64, to: Region) -> Result<()> {
+        if let Some(from) = self.direct(rank, address, to.bytes) {
+            // SAFETY: by the caller's promise; `rank` keeps what it has put an address of.
+            unsafe { places::take(from, to) }
+            return Ok(());
+        }
         let (who, _) = self.arena.peer(rank);
         let peer = GroupRank::new(u32::try_from(rank).unwrap_or(u32::MAX));
         // SAFETY: by the caller's promise.

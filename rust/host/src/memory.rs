@@ -63,6 +63,24 @@ impl Memory {
         Ok(Self { start, bytes })
     }
 
+    /// Gives its pages back, though others may have it mapped; `fd` is its descriptor. Whoever reads
+    /// it from now on reads zeros.
+    ///
+    /// # Errors
+    /// Those of `fallocate`.
+    pub(crate) fn discard(&self, fd: &OwnedFd) -> io::Result<()> {
+        let length = libc::off_t::try_from(self.bytes).map_err(io::Error::other)?;
+        // SAFETY: a plain system call on an open descriptor; no memory is passed.
+        checked(unsafe {
+            libc::fallocate(
+                fd.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                0,
+                length,
+            )
+        })
+    }
+
     /// Its length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes
@@ -252,6 +270,22 @@ mod tests {
             let result = unsafe { libc::ftruncate(fd.as_raw_fd(), length) };
             assert_eq!(result, -1);
         }
+    }
+
+    #[test]
+    fn discarded_pages_are_given_back_while_others_have_them_mapped() {
+        let (memory, fd) = create(1 << 20);
+        let other = Memory::open(&fd, 0, 1 << 20).unwrap();
+        memory.write(0, b"x");
+        memory.discard(&fd).unwrap();
+        let file = std::fs::File::from(fd);
+        assert_eq!(
+            std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()),
+            0
+        );
+        let mut byte = [1];
+        other.read(0, &mut byte);
+        assert_eq!(byte, [0]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ferrocomm_core::call::Region;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 
+use crate::segments;
+
 /// Bytes one system call may be asked for.
 const MOST: usize = 1 << 30;
 
@@ -23,6 +25,8 @@ pub(crate) struct Readable {
     pub(crate) pid: u32,
     /// where its probe lies
     pub(crate) probe: u64,
+    /// where its table of shared segments lies
+    pub(crate) segments: u64,
 }
 
 impl Readable {
@@ -31,6 +35,7 @@ impl Readable {
         Self {
             pid: std::process::id(),
             probe: (&raw const PROBE) as u64,
+            segments: segments::table(),
         }
     }
 

@@ -14,8 +14,10 @@ mod cores;
 mod memory;
 mod print;
 mod pulling;
+mod segments;
 pub mod stream;
 mod sync;
+mod views;
 pub mod work_model;
 
 #[allow(dead_code, reason = "a model uses what it needs")]

@@ -3,4 +3,5 @@
 pub(crate) struct Readable {
     pub(crate) pid: u32,
     pub(crate) probe: u64,
+    pub(crate) segments: u64,
 }

@@ -111,7 +111,7 @@ pub(super) fn worth_pulling(scene: Scene, bytes: usize) -> bool {
 }
 
 /// Combines one operand per rank, in rank order, into `output`: the own one is `own`, that of another
-/// rank is read from its memory, at the address that `at` gives.
+/// rank is read from its memory, at the address that `at` gives and that it has put.
 ///
 /// # Errors
 /// `Transport` when the kernel refuses to read.
@@ -130,16 +130,30 @@ pub(super) unsafe fn pull_and_combine(
     let Scene { me, ranks, .. } = scene;
     let step = (SCRATCH / (ranks - 1)).max(LEAST_AT_ONCE) / LINE * LINE;
     let step = step.min(output.bytes.next_multiple_of(LINE)).max(LINE);
-    let mut scratch = vec![0_u8; step * (ranks - 1)];
+    // What lies in shared segments is combined where it is.
+    let direct: Vec<_> = (0..ranks)
+        .map(|rank| {
+            (rank != me)
+                .then(|| round.direct(rank, at(rank), output.bytes))
+                .flatten()
+        })
+        .collect();
+    let pulled = |rank: usize| direct[rank].is_none();
+    let places = if scene.others().any(pulled) {
+        ranks - 1
+    } else {
+        0
+    };
+    let mut scratch = vec![0_u8; step * places];
     let base = scratch.as_mut_ptr();
     let place = |rank: usize| {
         let index = if rank < me { rank } else { rank - 1 };
-        // SAFETY: there is a step for every other rank.
+        // SAFETY: where one other rank is pulled there is a step for every one.
         unsafe { base.add(index * step) }
     };
     for start in (0..output.bytes).step_by(step) {
         let output = part(output, start, step);
-        for rank in scene.others() {
+        for rank in scene.others().filter(|rank| pulled(*rank)) {
             let to = Region {
                 address: place(rank) as usize,
                 bytes: output.bytes,
@@ -151,7 +165,7 @@ pub(super) unsafe fn pull_and_combine(
         // SAFETY: by the caller's promise; scratch memory is apart from everything.
         unsafe {
             combine(reduction, ranks, me, own, output, |rank| {
-                place(rank).cast_const()
+                direct[rank].map_or_else(|| place(rank).cast_const(), |from| from.add(start))
             });
         }
     }

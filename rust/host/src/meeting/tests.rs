@@ -2,12 +2,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferrocomm_core::call::{Collective, Region};
+use ferrocomm_core::call::{Collective, Region, Regions};
 use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
 
 use super::*;
+use crate::allocator::Allocator;
 use crate::budget::Budget;
+use crate::cores;
+use crate::pulling::Readable;
 use crate::random::Random;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -98,6 +102,157 @@ fn sums_are_right_at_every_cut() {
                     for (at, got) in output.iter().enumerate() {
                         let expected: f32 = (0..ranks).map(|rank| value(rank, at)).sum();
                         assert_eq!(*got, expected, "rank {} at {at} of {count}", rank.me);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Numbers in shared memory or in ordinary one.
+enum Numbers<'a> {
+    Shared(&'a Allocator, Region),
+    Ordinary(Vec<f32>),
+}
+
+impl<'a> Numbers<'a> {
+    fn new(shared: Option<&'a Allocator>, count: usize) -> Self {
+        let Some(allocator) = shared else {
+            return Self::Ordinary(vec![0.0; count]);
+        };
+        let bytes = count * size_of::<f32>();
+        let address = allocator.allocate(bytes).unwrap().as_ptr() as usize;
+        Self::Shared(allocator, Region { address, bytes })
+    }
+
+    fn region(&mut self) -> Region {
+        match self {
+            Self::Shared(_, region) => *region,
+            Self::Ordinary(list) => region(list),
+        }
+    }
+
+    fn all(&mut self) -> &mut [f32] {
+        let region = self.region();
+        // SAFETY: the block or list is this value's, initialised by `fill` or from the start.
+        unsafe { std::slice::from_raw_parts_mut(region.address as *mut f32, region.bytes / 4) }
+    }
+
+    fn fill(&mut self, value: impl Fn(usize) -> f32) {
+        for (at, number) in self.all().iter_mut().enumerate() {
+            *number = value(at);
+        }
+    }
+}
+
+impl Drop for Numbers<'_> {
+    fn drop(&mut self) {
+        if let Self::Shared(allocator, region) = self {
+            allocator.release(region.address).unwrap();
+        }
+    }
+}
+
+impl Rank {
+    /// Says how this rank is read; from the second round on ranks read directly.
+    fn introduce(&mut self) {
+        self.arena
+            .introduce(self.me, Readable::own(), true, cores::own());
+        self.run(Collective::Barrier, Dtype::Byte);
+    }
+}
+
+#[test]
+fn what_a_peer_allocated_is_read_where_it_lies() {
+    on_ranks(2, |rank| {
+        rank.introduce();
+        let allocator = Allocator::new(Budget::of_machine());
+        for round in 0..3_u8 {
+            let mut numbers = Numbers::new(Some(&allocator), 1 << 20);
+            numbers.fill(|at| at as f32 + f32::from(round));
+            let place = numbers.region();
+            let mut addresses = [0_u64; 2];
+            addresses[rank.me] = place.address as u64;
+            rank.arena.announce(rank.me);
+            let own = region(&mut addresses[rank.me..=rank.me]);
+            rank.run(
+                Collective::AllGather {
+                    input: own,
+                    outputs: Regions::Equal {
+                        whole: region(&mut addresses),
+                        each: 8,
+                    },
+                },
+                Dtype::Byte,
+            );
+            let other = 1 - rank.me;
+            let view = rank.arena.view(other, addresses[other], place.bytes);
+            let view = view.expect("the block is mapped");
+            assert_ne!(view as u64, addresses[other]);
+            // SAFETY: the other rank keeps its block until the barrier below.
+            let seen = unsafe { std::slice::from_raw_parts(view.cast::<f32>(), 1 << 20) };
+            assert!(seen == numbers.all());
+            assert!(rank.arena.view(other, 8, 8).is_none());
+            rank.run(Collective::Barrier, Dtype::Byte);
+        }
+    });
+}
+
+#[test]
+fn collectives_are_right_wherever_the_tensors_of_each_rank_lie() {
+    for ranks in [2, 3, 5] {
+        on_ranks(ranks, move |rank| {
+            rank.introduce();
+            let allocator = Allocator::new(Budget::of_machine());
+            let me = rank.me;
+            for round in 0..12_usize {
+                // All ranks, none, or some; now the input, now the output.
+                let from = |kind: usize| {
+                    let shared = !(round / 2 + kind + me * (round % 2)).is_multiple_of(3);
+                    shared.then_some(&allocator)
+                };
+                for count in [1000, 40_000, 100_001] {
+                    let value = |rank: usize, at: usize| (rank * 3 + at % 7 + round) as f32;
+                    let mut input = Numbers::new(from(0), count);
+                    let mut output = Numbers::new(from(1), count);
+                    let mut all = Numbers::new(from(2), count * ranks);
+                    input.fill(|at| value(me, at));
+                    let (sum, gathered) = (output.region(), all.region());
+                    rank.run(
+                        Collective::AllReduce {
+                            input: input.region(),
+                            output: sum,
+                            op: ReduceOp::Sum,
+                        },
+                        Dtype::Float32,
+                    );
+                    rank.run(
+                        Collective::AllGather {
+                            input: input.region(),
+                            outputs: Regions::Equal {
+                                whole: gathered,
+                                each: count * 4,
+                            },
+                        },
+                        Dtype::Float32,
+                    );
+                    for (at, sum) in output.all().iter().enumerate() {
+                        let expected: f32 = (0..ranks).map(|rank| value(rank, at)).sum();
+                        assert_eq!(*sum, expected, "rank {me} at {at} of {count}");
+                    }
+                    for (at, got) in all.all().iter().enumerate() {
+                        assert_eq!(*got, value(at / count, at % count), "rank {me} at {at}");
+                    }
+                    let root = round % ranks;
+                    rank.run(
+                        Collective::Broadcast {
+                            buffer: input.region(),
+                            root: GroupRank::new(u32::try_from(root).unwrap()),
+                        },
+                        Dtype::Float32,
+                    );
+                    for (at, got) in input.all().iter().enumerate() {
+                        assert_eq!(*got, value(root, at), "rank {me} at {at} of {count}");
                     }
                 }
             }

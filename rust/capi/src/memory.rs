@@ -1,0 +1,45 @@
+//! Memory that peers can read where it lies.
+
+use std::ffi::{c_char, c_void};
+
+use ferrocomm_abi::*;
+use ferrocomm_engine::Backend;
+
+use crate::ffi::{self, Out, guard};
+
+/// Memory of `bytes` bytes that the ranks of this machine can read where it lies, so that large
+/// collectives of `backend` neither copy it nor ask the kernel for it. Any operation takes it, as any
+/// operation takes other memory. It is aligned to 64 bytes, its content is undefined, and no bytes
+/// are memory too. `*out` receives it; it is the caller's, who gives it back once with `fc_mem_free`.
+/// Reserved at once: when memory is short the answer is `FC_ERR_RESOURCES`, and using it never fails.
+/// A forked child shares it with its parent, and frees only what it allocated itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_mem_alloc(
+    backend: *const c_char,
+    bytes: usize,
+    out: *mut *mut c_void,
+) -> fc_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a nul-terminated string.
+        let backend = Backend::named(unsafe { ffi::text(backend, "backend") }?)?;
+        // SAFETY: the caller passes NULL or a place for one pointer.
+        let out = unsafe { Out::new(out, "out") }?;
+        out.set(backend.allocate(bytes)?.as_ptr().cast());
+        Ok(())
+    })
+}
+
+/// Gives back `memory`, which `fc_mem_alloc` of `backend` handed out and which no operation uses any
+/// more; from any thread. NULL does nothing. Memory of the parent in a forked child stays as it is:
+/// `FC_ERR_FORKED`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_mem_free(backend: *const c_char, memory: *mut c_void) -> fc_status {
+    guard(|| {
+        // SAFETY: the caller passes NULL or a nul-terminated string.
+        let backend = Backend::named(unsafe { ffi::text(backend, "backend") }?)?;
+        if memory.is_null() {
+            return Ok(());
+        }
+        backend.release(memory.addr())
+    })
+}
