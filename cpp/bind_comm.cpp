@@ -5,6 +5,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "bindings.hpp"
+#include "mem_allocator.hpp"
 
 namespace ferrocomm {
 namespace {
@@ -44,6 +45,8 @@ py::object exception_of(const TorchWork& self) {
   return py::error_already_set().value();
 }
 
+MemAllocator& mem_allocator_of(const TorchComm& self) { return mem_allocator(self.backend()); }
+
 void define_common(py::class_<TorchComm, Comm>& comm) {
   comm.def("get_rank", &TorchComm::rank)
       .def("get_size", &TorchComm::size)
@@ -51,6 +54,8 @@ void define_common(py::class_<TorchComm, Comm>& comm) {
       .def("get_device", &TorchComm::device)
       .def("get_backend", &TorchComm::backend)
       .def("get_backend_version", [](const TorchComm&) { return std::string(fc_version()); })
+      .def("get_mem_allocator", mem_allocator_of, py::return_value_policy::reference)
+      .def_property_readonly("mem_allocator", mem_allocator_of, py::return_value_policy::reference)
       .def("get_sequence", &TorchComm::sequence)
       .def("get_timeout", &TorchComm::timeout)
       .def("set_timeout", &TorchComm::set_timeout, py::arg("timeout"))

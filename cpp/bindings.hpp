@@ -34,5 +34,6 @@ void bind_reduce_op(py::module_& module);
 void bind_work(py::module_& module);
 void bind_comm(py::module_& module);
 void bind_batch(py::module_& module);
+void bind_mem_allocator(py::module_& module);
 
 }  // namespace ferrocomm

@@ -81,6 +81,20 @@ def new_comm(
     )
 
 
+def get_mem_allocator(backend: str) -> MemAllocator:
+    """Memory for tensors that the backend of that name reads where it lies.
+
+    For gloo it is shared memory: in large collectives the other ranks of the machine combine and
+    copy right from the tensor. Every operation takes tensors from it and ordinary ones, and each
+    rank decides for itself. It is anonymous, reserved when a tensor is made and given back with
+    it. A forked child shares inherited tensors with its parent.
+
+    Raises:
+        TypeError, NotImplementedError, ValueError: as `new_comm` for `backend`.
+    """
+    return _comms._mem_allocator(_backends.resolve(backend))
+
+
 def engine_info() -> dict[str, Any]:
     """What is installed, what can run here and which engine serves which group; see `_info`."""
     from torchcomms import _info
@@ -94,8 +108,10 @@ _fit.check()
 try:
     import torch as _torch
 
+    from torchcomms import _comms
     from torchcomms._comms import (
         BatchSendRecv,
+        MemAllocator,
         RedOpType,
         ReduceOp,
         TorchComm,
@@ -109,6 +125,7 @@ from torchcomms._build_info import VERSION as __version__  # noqa: E402
 
 __all__ = [
     "BatchSendRecv",
+    "MemAllocator",
     "RedOpType",
     "ReduceOp",
     "TorchComm",
@@ -117,6 +134,7 @@ __all__ = [
     "__version__",
     "built_backends",
     "engine_info",
+    "get_mem_allocator",
     "is_backend_built",
     "new_comm",
 ]

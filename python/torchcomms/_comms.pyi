@@ -89,6 +89,19 @@ class BatchSendRecv:
     ) -> TorchWork:
         """Starts what was added; the batch is empty afterwards."""
 
+class MemAllocator:
+    """Memory that ranks of one machine read where it lies. From `torchcomms.get_mem_allocator`."""
+
+    @property
+    def backend(self) -> str: ...
+    def empty(self, size: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """A CPU tensor of undefined content there, freed with its last storage.
+
+        Raises `torch.distributed.DistBackendError` when memory is short.
+        """
+    def empty_like(self, tensor: Tensor) -> Tensor:
+        """As `empty`, contiguous, with the size and dtype of `tensor`."""
+
 class TorchComm:
     """A communicator: this process as one rank of a group. Made by `torchcomms.new_comm`."""
 
@@ -98,6 +111,10 @@ class TorchComm:
     def get_device(self) -> torch.device: ...
     def get_backend(self) -> str: ...
     def get_backend_version(self) -> str: ...
+    def get_mem_allocator(self) -> MemAllocator:
+        """See `torchcomms.get_mem_allocator`."""
+    @property
+    def mem_allocator(self) -> MemAllocator: ...
     def get_sequence(self) -> int:
         """Collectives issued so far."""
     def get_timeout(self) -> timedelta: ...
@@ -314,6 +331,7 @@ def _new_comm(
     timeout_ms: int,
     hints: Mapping[str, str],
 ) -> TorchComm: ...
+def _mem_allocator(backend: str) -> MemAllocator: ...
 def _engine_info() -> str: ...
 def _recorder_dump(max_entries: int, only_active: bool) -> str: ...
 def _recorder_reset() -> None: ...

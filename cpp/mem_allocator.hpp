@@ -1,0 +1,33 @@
+// Tensors in memory that the ranks of a machine can read where it lies.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
+
+#include <string>
+
+namespace ferrocomm {
+
+/// torch's allocator over `fc_mem_alloc`. Lives as long as the process, because storages point to
+/// it.
+class MemAllocator final : public c10::Allocator {
+ public:
+  explicit MemAllocator(std::string backend) : backend_(std::move(backend)) {}
+
+  /// Raises DistBackendError when memory is short.
+  c10::DataPtr allocate(size_t bytes) override;
+  void copy_data(void* to, const void* from, size_t bytes) const override;
+
+  /// A tensor whose storage lies there and is freed with it.
+  at::Tensor empty(at::IntArrayRef size, at::ScalarType dtype);
+
+  const std::string& backend() const { return backend_; }
+
+ private:
+  const std::string backend_;
+};
+
+/// The allocator of `backend`, made on first use.
+MemAllocator& mem_allocator(const std::string& backend);
+
+}  // namespace ferrocomm
