@@ -3,6 +3,7 @@
 #pragma once
 
 #include <Python.h>
+#include <unistd.h>
 
 #include <exception>
 #include <string>
@@ -14,13 +15,24 @@ namespace ferrocomm {
 class GilReleased {
  public:
   GilReleased() : state_(held() ? PyEval_SaveThread() : nullptr) {}
-  ~GilReleased() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  /// Where the interpreter ends meanwhile, the thread stays here until the process has ended, as
+  /// Python 3.14 does it. Older ones end the thread by unwinding it, which this must let pass.
+  ~GilReleased() noexcept(false) {
+    if (state_ == nullptr) return;
+    while (ends()) pause();
+    PyEval_RestoreThread(state_);
   }
   GilReleased(const GilReleased&) = delete;
   GilReleased& operator=(const GilReleased&) = delete;
 
  private:
+  static bool ends() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing() != 0;
+#else
+    return _Py_IsFinalizing() != 0;
+#endif
+  }
   static bool held() { return Py_IsInitialized() != 0 && PyGILState_Check() != 0; }
   PyThreadState* state_;
 };

@@ -91,10 +91,9 @@ def _fork(comms: dict[str, torchcomms.TorchComm], works: dict) -> None:
             text = f"{type(error).__name__}: {error}"
         os.write(write, text[:4000].encode())
         os.close(write)
-        # the interpreter's end and the libraries', as in a child that returns from main
+        # the handles' end and the libraries', as in a child that returns from main
         works.clear()
         comms.clear()
-        ctypes.pythonapi.Py_FinalizeEx()
         ctypes.CDLL(None).exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
