@@ -1,4 +1,6 @@
 /* What breaks a communicator, and that it breaks nothing else. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
@@ -41,6 +43,89 @@ static void mismatch(fc_comm* comm) {
   CHECK_OK(fc_comm_finalize(child));
   is_in_state(child, "finalized");
   fc_comm_destroy(child);
+}
+
+typedef fc_status (*rooted_call)(fc_comm* comm, float* own, float* all, size_t count, int32_t root,
+                                 const fc_op_options* options);
+
+static fc_status call_broadcast(fc_comm* comm, float* own, float* all, size_t count, int32_t root,
+                                const fc_op_options* options) {
+  (void)all;
+  return fc_comm_broadcast(comm, own, count, FC_DTYPE_FLOAT32, root, options, NULL);
+}
+
+static fc_status call_reduce(fc_comm* comm, float* own, float* all, size_t count, int32_t root,
+                             const fc_op_options* options) {
+  return fc_comm_reduce(comm, own, all, count, FC_DTYPE_FLOAT32, FC_REDUCE_SUM, root, options,
+                        NULL);
+}
+
+static void parts(fc_comm* comm, float* all, size_t count, float** each) {
+  for (int i = 0; i < fc_comm_size(comm); i++) {
+    each[i] = all + (size_t)i * count;
+  }
+}
+
+static fc_status call_gather(fc_comm* comm, float* own, float* all, size_t count, int32_t root,
+                             const fc_op_options* options) {
+  float* each[64];
+  parts(comm, all, count, each);
+  return fc_comm_gather(comm, own, count, (void* const*)each, FC_DTYPE_FLOAT32, root, options,
+                        NULL);
+}
+
+static fc_status call_scatter(fc_comm* comm, float* own, float* all, size_t count, int32_t root,
+                              const fc_op_options* options) {
+  float* each[64];
+  parts(comm, all, count, each);
+  return fc_comm_scatter(comm, (const void* const*)each, own, count, FC_DTYPE_FLOAT32, root,
+                         options, NULL);
+}
+
+/* Ranks that take different ones for the root, so that in some cases all wait and nobody sends. A
+ * rank whose part is over before it hears of it is told with its next call. */
+static void root_mismatch(fc_comm* comm, const char* name, rooted_call call, size_t count,
+                          int is_own) {
+  fc_comm* child = whole(comm, name);
+  int size = fc_comm_size(comm), last = fc_comm_rank(comm) == size - 1;
+  float* memory = calloc(count * (size_t)(size + 1), sizeof *memory);
+  if (!CHECK(child != NULL && memory != NULL, "no memory")) {
+    free(memory);
+    return;
+  }
+  fc_op_options options;
+  fc_op_options_init(&options);
+  options.timeout_ns = 10000000000;
+  int32_t root = last == is_own ? size - 1 : 0;
+  fc_status status = call(child, memory, memory + count, count, root, &options);
+  if (status == FC_OK) {
+    status = fc_comm_barrier(child, &options, NULL);
+  }
+  CHECK(status == FC_ERR_MISMATCH, "%s of %zu: %s: %s", name, count, fc_status_name(status),
+        fc_last_error());
+  char expected[32];
+  snprintf(expected, sizeof expected, "root %d", size - 1);
+  CHECK_TEXT("root 0");
+  CHECK_TEXT(expected);
+  fc_comm_destroy(child);
+  free(memory);
+}
+
+static void root_mismatches(fc_comm* comm) {
+  static const struct {
+    const char* name;
+    rooted_call call;
+  } calls[] = {{"broadcast", call_broadcast},
+               {"reduce", call_reduce},
+               {"gather", call_gather},
+               {"scatter", call_scatter}};
+  static const size_t counts[] = {10, 1 << 19};
+  for (size_t i = 0; i < 4; i++) {
+    for (size_t j = 0; j < 2; j++) {
+      root_mismatch(comm, calls[i].name, calls[i].call, counts[j], 0);
+      root_mismatch(comm, calls[i].name, calls[i].call, counts[j], 1);
+    }
+  }
 }
 
 /* Only rank 0 comes to the barrier. */
@@ -101,6 +186,7 @@ static void use_after_finalize(fc_comm* comm) {
 void test_failures(fc_comm* comm) {
   if (fc_comm_size(comm) > 1) {
     mismatch(comm);
+    root_mismatches(comm);
     time_out(comm);
     aborts(comm);
   }

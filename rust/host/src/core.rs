@@ -95,6 +95,8 @@ pub(crate) struct Op {
     pub(crate) timeout: std::time::Duration,
     pub(crate) deadline: Option<Instant>,
     pub(crate) transfers: Vec<Transfer>,
+    /// ranks that were asked whether they called the same
+    pub(crate) asked: Vec<GroupRank>,
     pub(crate) body: Course,
 }
 
@@ -202,8 +204,8 @@ impl Core {
                     if let Some(error) = early {
                         self.fail(comm, error);
                     } else {
-                        for (rank, asked) in queries {
-                            self.answer(comm, rank, asked);
+                        for question in queries {
+                            self.answer(comm, question.rank, question.sequence);
                         }
                         if first {
                             self.start(op);
@@ -276,8 +278,8 @@ impl Core {
         if let Some(error) = group.note_issued(sequence, fingerprint) {
             return Err(error);
         }
-        for (rank, asked) in group.take_queries(sequence) {
-            self.answer(comm, rank, asked);
+        for question in group.take_queries(sequence) {
+            self.answer(comm, question.rank, question.sequence);
         }
         let scratch = self.scratch(program.scratch);
         if let Some(op) = self.ops.get_mut(key) {
@@ -322,6 +324,7 @@ impl Core {
             timeout,
             deadline: None,
             transfers: Vec::new(),
+            asked: Vec::new(),
             body,
         })
     }

@@ -230,8 +230,8 @@ impl HostGroup {
         self.progress.with(|core| {
             if let Some(group) = core.groups.get_mut(&self.comm) {
                 let queries = group.take_queries(u64::MAX);
-                for (rank, sequence) in queries {
-                    core.answer(self.comm, rank, sequence);
+                for question in queries {
+                    core.answer(self.comm, question.rank, question.sequence);
                 }
             }
             core.closing.retain(|comm| *comm != self.comm);

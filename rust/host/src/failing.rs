@@ -10,7 +10,7 @@ use ferrocomm_core::error::{Error, ErrorKind};
 use ferrocomm_core::ids::{CommId, ProcessId};
 use ferrocomm_core::work::Work;
 
-use crate::core::{Core, Course, Transfer};
+use crate::core::{Core, Course};
 use crate::frame::{Header, Kind, encode_failure};
 use crate::link::LinkState;
 use crate::membership::{Membership, Seating, Standing};
@@ -118,13 +118,7 @@ impl Core {
     pub(crate) fn time_out(&mut self, key: Key, limit: Option<Duration>) {
         let mut missing = self.missing(key);
         let Some(op) = self.ops.get(key) else { return };
-        missing.extend(op.transfers.iter().filter_map(|transfer| match transfer {
-            Transfer::Recv(recv) => match self.recvs.get(*recv)?.from {
-                Source::Rank(rank) => Some(rank),
-                Source::Any => None,
-            },
-            Transfer::Send(_) | Transfer::Done => None,
-        }));
+        missing.extend(self.awaited(key));
         missing.sort_unstable();
         missing.dedup();
         let limit = limit.unwrap_or(op.timeout);

@@ -5,6 +5,7 @@
 mod address;
 mod allocator;
 mod arena;
+mod asking;
 mod at_once;
 mod barrier;
 mod bell;

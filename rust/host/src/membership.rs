@@ -61,6 +61,15 @@ pub(crate) struct Unexpected {
     pub(crate) payload: Payload,
 }
 
+/// Whether `rank` calls, as its collective `sequence`, what the rank that asks does.
+#[derive(Clone, Copy)]
+pub(crate) struct Question {
+    /// the rank that is asked; to that rank, the one that asks
+    pub(crate) rank: GroupRank,
+    pub(crate) sequence: u64,
+    pub(crate) fingerprint: Fingerprint,
+}
+
 /// How a communicator stands inside the engine.
 pub(crate) enum Standing {
     Open,
@@ -94,10 +103,10 @@ pub(crate) struct Membership {
     /// collectives in order; the first is running
     pub(crate) queue: VecDeque<Key>,
     issued: VecDeque<(u64, Fingerprint)>,
-    /// per rank, the last collective it was sent a message of without a sign that it agrees; 0: none
-    unheard: Vec<u64>,
+    /// per rank, the last collective it was sent a message of without a sign that it agrees
+    unheard: Vec<Option<(u64, Fingerprint)>>,
     /// ranks that ask whether a collective this rank has not issued yet will fit
-    queries: Vec<(GroupRank, u64)>,
+    queries: Vec<Question>,
     /// number of the last collective that was issued here
     collectives: u64,
 }
@@ -110,7 +119,7 @@ impl Membership {
         seating: Seating,
         place: Arc<Place>,
     ) -> Self {
-        let unheard = vec![0; members.len()];
+        let unheard = vec![None; members.len()];
         let topology = Topology::of(members.iter().map(|member| member.machine));
         Self {
             unheard,
@@ -147,10 +156,18 @@ impl Membership {
             self.issued.pop_front();
         }
         self.issued.push_back((sequence, ours));
-        self.unexpected
+        let messages = self
+            .unexpected
             .iter()
-            .find(|early| early.header.sequence == sequence && early.header.fingerprint != ours)
-            .map(|early| self.mismatch(sequence, ours, early.header.fingerprint, early.from))
+            .map(|early| (early.from, early.header.sequence, early.header.fingerprint));
+        let questions = self
+            .queries
+            .iter()
+            .map(|early| (early.rank, early.sequence, early.fingerprint));
+        messages
+            .chain(questions)
+            .find(|(_, number, theirs)| *number == sequence && *theirs != ours)
+            .map(|(from, _, theirs)| self.mismatch(sequence, ours, theirs, from))
     }
 
     /// The seat, where collectives run in shared memory.
@@ -186,53 +203,57 @@ impl Membership {
 
     /// A message of collective `sequence` (0: point-to-point, which asks for no agreement) goes to
     /// `rank`, which has not shown yet that it agrees.
-    pub(crate) fn told(&mut self, rank: GroupRank, sequence: u64) {
+    pub(crate) fn told(&mut self, rank: GroupRank, sequence: u64, fingerprint: Fingerprint) {
         if sequence > 0
             && let Some(unheard) = self.unheard.get_mut(rank.index())
         {
-            *unheard = sequence;
+            *unheard = Some((sequence, fingerprint));
         }
     }
 
     /// `rank` has issued collective `sequence`.
     pub(crate) fn heard(&mut self, rank: GroupRank, sequence: u64) {
         if let Some(unheard) = self.unheard.get_mut(rank.index())
-            && *unheard <= sequence
+            && unheard.is_some_and(|(told, _)| told <= sequence)
         {
-            *unheard = 0;
+            *unheard = None;
         }
     }
 
     /// All ranks have issued what this rank has.
     pub(crate) fn heard_from_all(&mut self) {
-        self.unheard.fill(0);
+        self.unheard.fill(None);
     }
 
     /// Ranks that may disagree about the last collective they were sent a message of.
-    pub(crate) fn unheard(&self) -> impl Iterator<Item = (GroupRank, u64)> {
-        (0u32..)
-            .zip(&self.unheard)
-            .filter(|(_, sequence)| **sequence > 0)
-            .map(|(rank, sequence)| (GroupRank::new(rank), *sequence))
+    pub(crate) fn unheard(&self) -> impl Iterator<Item = Question> {
+        (0u32..).zip(&self.unheard).filter_map(|(rank, told)| {
+            let (sequence, fingerprint) = (*told)?;
+            Some(Question {
+                rank: GroupRank::new(rank),
+                sequence,
+                fingerprint,
+            })
+        })
     }
 
-    /// Whether this rank has issued collective `sequence`; if not, `rank` gets its answer then.
-    pub(crate) fn has_issued(&mut self, rank: GroupRank, sequence: u64) -> bool {
+    /// Whether this rank has issued the collective in question; if not, the answer follows then.
+    pub(crate) fn has_issued(&mut self, question: Question) -> bool {
         let issued = self
             .issued
             .back()
-            .is_some_and(|(last, _)| *last >= sequence);
+            .is_some_and(|(last, _)| *last >= question.sequence);
         if !issued {
-            self.queries.push((rank, sequence));
+            self.queries.push(question);
         }
         issued
     }
 
     /// Questions that can be answered now that collective `sequence` is issued.
-    pub(crate) fn take_queries(&mut self, sequence: u64) -> Vec<(GroupRank, u64)> {
+    pub(crate) fn take_queries(&mut self, sequence: u64) -> Vec<Question> {
         let (ready, waiting) = std::mem::take(&mut self.queries)
             .into_iter()
-            .partition(|(_, asked)| *asked <= sequence);
+            .partition(|question| question.sequence <= sequence);
         self.queries = waiting;
         ready
     }

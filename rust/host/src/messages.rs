@@ -33,7 +33,7 @@ impl Core {
         };
         let own = to == group.rank;
         if !own {
-            group.told(to, sequence);
+            group.told(to, sequence, fingerprint);
         }
         let link = match if own {
             Ok(None)

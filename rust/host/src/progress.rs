@@ -389,6 +389,7 @@ impl Progress {
             core.probe();
         }
         core.watch_missing(now);
+        core.ask_awaited(now);
         core.check_deadlines(now);
         core.run_ready();
         self.release(core);

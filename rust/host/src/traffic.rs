@@ -12,7 +12,7 @@ use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
 
 use crate::core::Core;
 use crate::endpoint::Arrival;
-use crate::frame::{CHUNK, HEADER, Header, Kind, decode_failure, encode_failure};
+use crate::frame::{CHUNK, HEADER, Header, Kind, decode_failure};
 use crate::link::{Body, Link, LinkState, Outgoing, Reading, Sink, client_bytes_mut};
 use crate::membership::{Address, Payload, Standing, Unexpected};
 use crate::slab::Key;
@@ -314,13 +314,13 @@ impl Core {
         }
     }
 
-    fn sender(&self, key: Key, comm: CommId) -> Option<GroupRank> {
+    pub(crate) fn sender(&self, key: Key, comm: CommId) -> Option<GroupRank> {
         let process = self.links.get(key)?.peer;
         self.groups.get(&comm)?.rank_of(process)
     }
 
     /// Whether a collective's message is of the call this rank has issued, if it has.
-    fn fits_calls(&mut self, header: &Header, from: GroupRank) -> bool {
+    pub(crate) fn fits_calls(&mut self, header: &Header, from: GroupRank) -> bool {
         if header.sequence == 0 {
             return true;
         }
@@ -390,74 +390,6 @@ impl Core {
         }
     }
 
-    /// A peer that closes its communicator asks whether a collective fits.
-    fn asked(&mut self, key: Key, header: &Header) {
-        if self.closed.contains(&header.comm) {
-            let mut verdict = Header::control(Kind::Verdict, header.comm);
-            verdict.sequence = header.sequence;
-            return self.push_control(key, &verdict, Vec::new());
-        }
-        let Some(from) = self.sender(key, header.comm) else {
-            return self.keep(key, header, None);
-        };
-        let Some(group) = self.groups.get_mut(&header.comm) else {
-            return;
-        };
-        match &group.standing {
-            Standing::Failed(error) => {
-                let payload = encode_failure(error, group.rank);
-                let mut failure = Header::control(Kind::Failure, header.comm);
-                failure.payload = u32::try_from(payload.len()).unwrap_or(0);
-                self.push_control(key, &failure, payload);
-            }
-            Standing::Open => {
-                if group.has_issued(from, header.sequence) {
-                    self.answer(header.comm, from, header.sequence);
-                }
-            }
-        }
-    }
-
-    /// Tells `rank` that collective `sequence` is issued here and fits.
-    pub(crate) fn answer(&mut self, comm: CommId, rank: GroupRank, sequence: u64) {
-        let mut verdict = Header::control(Kind::Verdict, comm);
-        verdict.sequence = sequence;
-        if let Ok(link) = self.link_to(comm, rank) {
-            self.push_control(link, &verdict, Vec::new());
-        }
-    }
-
-    /// Asks the ranks that may disagree about what they were sent.
-    pub(crate) fn ask(&mut self, comm: CommId) {
-        let unheard: Vec<(GroupRank, u64)> = self
-            .groups
-            .get(&comm)
-            .map_or(Vec::new(), |group| group.unheard().collect());
-        for (rank, sequence) in unheard {
-            let mut query = Header::control(Kind::Query, comm);
-            query.sequence = sequence;
-            if let Ok(link) = self.link_to(comm, rank) {
-                self.push_control(link, &query, Vec::new());
-            }
-        }
-    }
-
-    /// Whether every rank that lives has shown that it agrees, or the communicator has failed.
-    pub(crate) fn agreed(&self, comm: CommId) -> bool {
-        let Some(group) = self.groups.get(&comm) else {
-            return true;
-        };
-        let gone = |rank: GroupRank| {
-            let process = group.members[rank.index()].process;
-            let link = self
-                .by_process
-                .get(&process)
-                .and_then(|link| self.links.get(*link));
-            !link.is_some_and(|link| matches!(link.state, LinkState::Open))
-        };
-        matches!(group.standing, Standing::Failed(_)) || group.unheard().all(|(rank, _)| gone(rank))
-    }
-
     fn announced(&mut self, key: Key, header: &Header) {
         let Some(from) = self.sender(key, header.comm) else {
             return self.keep(key, header, None);
@@ -480,7 +412,7 @@ impl Core {
     }
 
     /// Keeps a message nobody has asked for yet.
-    fn keep(&mut self, key: Key, header: &Header, bytes: Option<Vec<u8>>) {
+    pub(crate) fn keep(&mut self, key: Key, header: &Header, bytes: Option<Vec<u8>>) {
         if self.closed.contains(&header.comm) {
             return;
         }
