@@ -114,7 +114,8 @@ impl Core {
         }
     }
 
-    /// The ranks whose messages an operation waits for, each once.
+    /// The ranks an operation waits for: whose messages have not come, and who has not taken its
+    /// own. Each once.
     pub(crate) fn awaited(&self, key: Key) -> Vec<GroupRank> {
         let Some(op) = self.ops.get(key) else {
             return Vec::new();
@@ -127,7 +128,8 @@ impl Core {
                     Source::Rank(rank) => Some(rank),
                     Source::Any => None,
                 },
-                Transfer::Send(_) | Transfer::Done => None,
+                Transfer::Send(send) => Some(self.sends.get(*send)?.to),
+                Transfer::Done => None,
             })
             .collect();
         ranks.sort_unstable();
