@@ -1,4 +1,5 @@
 /* Sends and receives: matching, any source, self, batches. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,6 +117,42 @@ static void batch_with_everybody(fc_comm* comm, call_mode mode) {
   fc_batch_destroy(batch);
 }
 
+/* Rank 0 sends what the last rank never takes: the time-out names that rank, the message is gone, and
+ * the next receive gets the next message. */
+static void too_late(fc_comm* comm, int batched) {
+  int rank = fc_comm_rank(comm), last = fc_comm_size(comm) - 1;
+  int32_t* data = calloc(LARGE, sizeof *data);
+  if (data == NULL) {
+    abort();
+  }
+  if (rank == 0) {
+    fc_op_options options;
+    fc_op_options_init(&options);
+    options.timeout_ns = 300000000;
+    fc_batch* batch = NULL;
+    if (batched) {
+      CHECK_OK(fc_batch_create(comm, &batch));
+      CHECK_OK(fc_batch_send(batch, data, LARGE, FC_DTYPE_INT32, last, 3));
+      CHECK_STATUS(FC_ERR_TIMEOUT, fc_batch_issue(batch, &options, NULL));
+    } else {
+      CHECK_STATUS(FC_ERR_TIMEOUT,
+                   fc_comm_send(comm, data, LARGE, FC_DTYPE_INT32, last, 3, &options, NULL));
+    }
+    char expected[32];
+    snprintf(expected, sizeof expected, "peer %d,", last);
+    CHECK_TEXT(expected);
+    fc_batch_destroy(batch);
+    data[0] = 41;
+    CHECK_OK(fc_comm_send(comm, data, 3, FC_DTYPE_INT32, last, 3, NULL, NULL));
+  }
+  CHECK_OK(fc_comm_barrier(comm, NULL, NULL));
+  if (rank == last) {
+    CHECK_OK(fc_comm_recv(comm, data, 3, FC_DTYPE_INT32, 0, 3, NULL, NULL));
+    CHECK(data[0] == 41, "the next message brings %d", data[0]);
+  }
+  free(data);
+}
+
 void test_point_to_point(fc_comm* comm) {
   ring(comm, 0);
   ring(comm, 1);
@@ -125,4 +162,8 @@ void test_point_to_point(fc_comm* comm) {
   to_itself(comm);
   batch_with_everybody(comm, SYNC);
   batch_with_everybody(comm, ASYNC);
+  if (fc_comm_size(comm) > 1) {
+    too_late(comm, 0);
+    too_late(comm, 1);
+  }
 }

@@ -68,6 +68,9 @@ pub(crate) struct Recv {
     pub(crate) got: usize,
     pub(crate) dtype: Dtype,
     pub(crate) from: Source,
+    pub(crate) address: Address,
+    /// the sender and its transfer, once granted
+    pub(crate) granted: Option<(GroupRank, u64)>,
 }
 
 pub(crate) enum Course {

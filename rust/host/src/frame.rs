@@ -37,8 +37,10 @@ pub(crate) enum Kind {
     Query = 6,
     /// it has
     Verdict = 7,
-    /// what the receiver's `transfer` was granted will not come
+    /// `other`, which the receiver's `transfer` was granted, will not come
     Withdrawn = 8,
+    /// the sender's message `transfer` is as if it had never been sent
+    TakenBack = 9,
 }
 
 /// What all ranks of a collective must agree on, and both ends of a message.
@@ -128,7 +130,7 @@ impl Header {
         }
     }
 
-    /// For a grant: the receiver's transfer. It shares the field of the sequence number.
+    /// For a grant: the receiver's transfer; for what is withdrawn: the sender's. It shares the field of the sequence number.
     pub(crate) fn other(&self) -> u64 {
         self.sequence
     }
@@ -179,6 +181,7 @@ impl Header {
             6 => Kind::Query,
             7 => Kind::Verdict,
             8 => Kind::Withdrawn,
+            9 => Kind::TakenBack,
             _ => return Err(garbage()),
         };
         let payload = u32::from_le_bytes(field(bytes, 56));

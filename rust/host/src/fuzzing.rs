@@ -75,7 +75,7 @@ fn same(sent: &Header, expected: &Header) {
 }
 
 fn header_there_and_back(input: &mut Input<'_>) {
-    const KINDS: [Kind; 8] = [
+    const KINDS: [Kind; 9] = [
         Kind::Message,
         Kind::Announce,
         Kind::Grant,
@@ -84,6 +84,7 @@ fn header_there_and_back(input: &mut Input<'_>) {
         Kind::Query,
         Kind::Verdict,
         Kind::Withdrawn,
+        Kind::TakenBack,
     ];
     let kind = KINDS[usize::from(input.byte()) % KINDS.len()];
     let mut header = Header::control(kind, CommId(input.u64()));

@@ -11,7 +11,7 @@ use ferrocomm_core::ids::{CommId, GroupRank};
 use crate::core::{Core, Recv, Send, Transfer};
 use crate::frame::{EAGER, Fingerprint, Header, Kind};
 use crate::link::{Body, Outgoing, client_bytes_mut};
-use crate::membership::{Address, Payload, Posted, Unexpected};
+use crate::membership::{Address, Payload, Posted, Standing, Unexpected};
 use crate::slab::Key;
 
 impl Core {
@@ -105,21 +105,94 @@ impl Core {
         if let Some(entry) = self.links.get_mut(link) {
             entry.take_back(key);
         }
-        if let Some(recv) = send.granted {
-            self.tell_withdrawn(link, send.comm, recv);
+        let goes_on = self
+            .groups
+            .get(&send.comm)
+            .is_some_and(|group| matches!(group.standing, Standing::Open));
+        if goes_on {
+            let mut header = Header::control(Kind::TakenBack, send.comm);
+            header.transfer = key.to_bits();
+            self.push_control(link, &header, Vec::new());
+        } else if let Some(recv) = send.granted {
+            self.tell_withdrawn(link, send.comm, recv, key.to_bits());
         }
     }
 
     /// Tells a receiver that what it has granted will not come.
-    pub(crate) fn tell_withdrawn(&mut self, link: Key, comm: CommId, recv: u64) {
+    pub(crate) fn tell_withdrawn(&mut self, link: Key, comm: CommId, recv: u64, send: u64) {
         let mut header = Header::control(Kind::Withdrawn, comm);
         header.transfer = recv;
+        header.sequence = send;
         self.push_control(link, &header, Vec::new());
     }
 
+    /// A sender took a message back and goes on: a receive that has met it waits for the next one,
+    /// unless a part of it is there.
+    pub(crate) fn taken_back(&mut self, link: Key, header: &Header) {
+        let comm = header.comm;
+        let Some(from) = self.sender(link, comm) else {
+            let process = self.links.get(link).map(|link| link.peer);
+            return self.orphans.retain(|(of, orphan, _)| {
+                Some(*of) != process
+                    || orphan.comm != comm
+                    || orphan.transfer != header.transfer
+                    || !matches!(orphan.kind, Kind::Message | Kind::Announce)
+            });
+        };
+        if let Some(group) = self.groups.get_mut(&comm) {
+            group.unexpected.retain(|message| {
+                message.from != from || message.header.transfer != header.transfer
+            });
+        }
+        let met = self
+            .recvs
+            .iter()
+            .find(|(_, recv)| recv.comm == comm && recv.granted == Some((from, header.transfer)));
+        let Some((key, recv)) = met else { return };
+        match recv.address {
+            Address::Tagged(_) if recv.got == 0 => self.post_again(key),
+            Address::Tagged(_) | Address::Collective { .. } => {
+                self.withdrawn(comm, from, key, header.transfer);
+            }
+        }
+    }
+
+    /// Posts a receive in the place it had among the others.
+    fn post_again(&mut self, key: Key) {
+        let Some(recv) = self.recvs.get_mut(key) else {
+            return;
+        };
+        recv.granted = None;
+        let (comm, from, address) = (recv.comm, recv.from, recv.address);
+        let (ops, recvs) = (&self.ops, &self.recvs);
+        let turn = |key: Key| {
+            let recv = recvs.get(key)?;
+            Some((ops.get(recv.op)?.sequence, recv.index))
+        };
+        let Some(group) = self.groups.get_mut(&comm) else {
+            return;
+        };
+        if let Some(message) = group.take_unexpected(from, address) {
+            return self.meet(comm, message, key);
+        }
+        let own = turn(key);
+        let place = group
+            .posted
+            .iter()
+            .position(|other| other.address == address && turn(other.recv) > own)
+            .unwrap_or(group.posted.len());
+        let posted = Posted {
+            recv: key,
+            from,
+            address,
+        };
+        group.posted.insert(place, posted);
+    }
+
     /// A sender gave up a message that this rank has granted.
-    pub(crate) fn withdrawn(&mut self, comm: CommId, from: GroupRank, recv: Key) {
-        let Some(op) = self.recvs.get(recv).map(|recv| recv.op) else {
+    pub(crate) fn withdrawn(&mut self, comm: CommId, from: GroupRank, recv: Key, send: u64) {
+        let met = |recv: &&Recv| recv.granted == Some((from, send));
+        let Some(op) = self.recvs.get(recv).filter(met).map(|recv| recv.op) else {
             return;
         };
         let error = Error::new(ErrorKind::Cancelled, "the sender gave up its message")
@@ -185,6 +258,8 @@ impl Core {
                 got: 0,
                 dtype,
                 from,
+                address,
+                granted: None,
             })
         }) else {
             return;
@@ -278,6 +353,9 @@ impl Core {
     }
 
     pub(crate) fn grant(&mut self, comm: CommId, from: GroupRank, header: &Header, recv: Key) {
+        if let Some(entry) = self.recvs.get_mut(recv) {
+            entry.granted = Some((from, header.transfer));
+        }
         let mut grant = Header::control(Kind::Grant, comm);
         grant.transfer = header.transfer;
         grant.sequence = recv.to_bits();

@@ -265,9 +265,12 @@ impl Core {
             Kind::Message => self.sink_of(key, &header),
             Kind::Data => Sink::Receive(Key::from_bits(header.transfer)),
             Kind::Failure => Sink::Owned(vec![0; header.payload as usize]),
-            Kind::Announce | Kind::Grant | Kind::Query | Kind::Verdict | Kind::Withdrawn => {
-                Sink::Nowhere
-            }
+            Kind::Announce
+            | Kind::Grant
+            | Kind::Query
+            | Kind::Verdict
+            | Kind::Withdrawn
+            | Kind::TakenBack => Sink::Nowhere,
         };
         let next = if header.payload == 0 {
             self.arrived(key, &header, sink);
@@ -363,14 +366,16 @@ impl Core {
                             link.streaming.push_back(send);
                         }
                     }
-                    None => self.tell_withdrawn(key, header.comm, header.other()),
+                    None => self.tell_withdrawn(key, header.comm, header.other(), header.transfer),
                 }
             }
             (Kind::Withdrawn, _) => {
                 if let Some(from) = self.sender(key, header.comm) {
-                    self.withdrawn(header.comm, from, Key::from_bits(header.transfer));
+                    let recv = Key::from_bits(header.transfer);
+                    self.withdrawn(header.comm, from, recv, header.other());
                 }
             }
+            (Kind::TakenBack, _) => self.taken_back(key, header),
             (Kind::Failure, Sink::Owned(bytes)) => {
                 if self.groups.contains_key(&header.comm) {
                     self.fail(header.comm, decode_failure(&bytes));
