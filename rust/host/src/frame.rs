@@ -239,7 +239,11 @@ pub(crate) fn encode_failure(error: &Error, rank: GroupRank) -> Vec<u8> {
         .take(64)
         .flat_map(|peer| peer.get().to_le_bytes())
         .collect();
-    let text = error.to_string();
+    // Passed on by a rank between, it says what the rank that saw it first said, and no more.
+    let text = match relayed(error.what()) {
+        Some(_) => error.what().to_owned(),
+        None => error.to_string(),
+    };
     for part in [peers.as_slice(), text.as_bytes()] {
         let part = &part[..part.len().min(8192)];
         out.extend(u32::try_from(part.len()).unwrap_or(0).to_le_bytes());
@@ -272,21 +276,19 @@ pub(crate) fn decode_failure(mut bytes: &[u8]) -> Error {
         .collect();
     let length = number(take(4)) as usize;
     let text = String::from_utf8_lossy(&take(length)).into_owned();
-    // Passed on by a rank between, it still says who saw it first.
-    let first = text.find(REPORTS).map_or(0, |at| at + REPORTS.len());
-    let origin = text[..first]
-        .rsplit("rank ")
-        .next()
-        .and_then(|rest| rest.split(' ').next());
-    let origin = origin
-        .and_then(|rank| rank.parse().ok())
-        .unwrap_or(from.get());
-    let error = Error::new(kind, format!("rank {origin}{REPORTS}{}", &text[first..]));
+    let (origin, report) = relayed(&text).unwrap_or((from.get(), &text));
+    let error = Error::new(kind, format!("rank {origin}{REPORTS}{report}"));
     if peers.is_empty() {
         error.peers([from])
     } else {
         error.peers(peers)
     }
+}
+
+/// The rank that saw a failure first, and what it says, where another passes it on.
+fn relayed(text: &str) -> Option<(u32, &str)> {
+    let (rank, report) = text.strip_prefix("rank ")?.split_once(REPORTS)?;
+    Some((rank.parse().ok()?, report))
 }
 
 fn kind_of(code: u8) -> ErrorKind {
@@ -309,5 +311,29 @@ pub(crate) fn listens(source: Source, rank: GroupRank) -> bool {
     match source {
         Source::Rank(wanted) => wanted == rank,
         Source::Any => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_that_is_passed_on_says_everything_once() {
+        let name = std::sync::Arc::from("global");
+        let rank = GroupRank::new;
+        let mut error = Error::new(ErrorKind::Timeout, "ranks did not take part in time")
+            .peers([rank(3)])
+            .remedy("look at rank 3")
+            .communicator(&name)
+            .rank(rank(1));
+        let report = format!("rank 1 reports: {error}");
+        for relay in [1, 2, 0] {
+            error = decode_failure(&encode_failure(&error, rank(relay)));
+            assert_eq!(error.what(), report);
+            assert_eq!(error.kind(), ErrorKind::Timeout);
+            assert_eq!(error.peer_ranks(), [rank(3)]);
+            error = error.communicator(&name).rank(rank(relay + 1));
+        }
     }
 }
