@@ -145,6 +145,22 @@ static void time_out(fc_comm* comm) {
   fc_comm_destroy(child);
 }
 
+/* All but one rank come to the barrier: whomever they wait for, each names that one alone. */
+static void held_up(fc_comm* comm, int absent) {
+  fc_comm* child = whole(comm, "held up");
+  if (child != NULL && fc_comm_rank(comm) != absent) {
+    fc_op_options options;
+    fc_op_options_init(&options);
+    options.timeout_ns = 1000000000;
+    CHECK_STATUS(FC_ERR_TIMEOUT, fc_comm_barrier(child, &options, NULL));
+    char expected[32];
+    snprintf(expected, sizeof expected, ", peer %d, operation", absent);
+    CHECK_TEXT(expected);
+  }
+  CHECK_OK(fc_comm_barrier(comm, NULL, NULL));
+  fc_comm_destroy(child);
+}
+
 /* Rank 0 starts a barrier that nobody else comes to, and aborts. */
 static void aborts(fc_comm* comm) {
   fc_comm* child = whole(comm, "aborted");
@@ -188,6 +204,9 @@ void test_failures(fc_comm* comm) {
     mismatch(comm);
     root_mismatches(comm);
     time_out(comm);
+    for (int absent = 0; absent < fc_comm_size(comm); absent++) {
+      held_up(comm, absent);
+    }
     aborts(comm);
   }
   use_after_finalize(comm);

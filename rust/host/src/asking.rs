@@ -1,6 +1,7 @@
 //! Ranks that ask one another about a collective: one that closes its communicator, whether what it
 //! sent fits; one that waits for long, whether those it waits for called the same. Without the
-//! second, ranks that all wait and send nothing would learn of a mismatch from no message.
+//! second, ranks that all wait and send nothing would learn of a mismatch from no message. A rank
+//! that answers says for whom it waits itself: so a time-out can name the rank that holds up all.
 //!
 //! Part of the progress engine's state, under the same lock. Must not know matching or streams.
 
@@ -10,13 +11,26 @@ use ferrocomm_core::call::Source;
 use ferrocomm_core::ids::{CommId, GroupRank};
 
 use crate::core::{Core, Course, Op, Transfer};
-use crate::frame::{Fingerprint, Header, Kind, encode_failure};
+use crate::frame::{Header, Kind, encode_failure};
 use crate::link::LinkState;
 use crate::membership::{Question, Standing};
 use crate::slab::Key;
 
 /// A collective that has run for so long asks the ranks it waits for.
 const UNEASY: Duration = Duration::from_millis(100);
+
+/// So many ranks are named in an answer.
+const NAMED: usize = 64;
+
+/// Whom a collective has asked whether they called the same.
+#[derive(Default)]
+pub(crate) struct Asked {
+    ranks: Vec<GroupRank>,
+    /// of these
+    answered: Vec<GroupRank>,
+    /// it has asked a second time, when whoever waits waits for the last in the chain
+    again: bool,
+}
 
 impl Core {
     /// A peer asks whether its collective fits what this rank called.
@@ -54,11 +68,52 @@ impl Core {
 
     /// Tells `rank` that collective `sequence` is issued here and fits.
     pub(crate) fn answer(&mut self, comm: CommId, rank: GroupRank, sequence: u64) {
+        let awaited: Vec<u8> = self
+            .running(comm, sequence)
+            .map_or(Vec::new(), |key| self.awaited(key))
+            .iter()
+            .take(NAMED)
+            .flat_map(|rank| rank.get().to_le_bytes())
+            .collect();
         let mut verdict = Header::control(Kind::Verdict, comm);
         verdict.sequence = sequence;
+        verdict.payload = u32::try_from(awaited.len()).unwrap_or(0);
         if let Ok(link) = self.link_to(comm, rank) {
-            self.push_control(link, &verdict, Vec::new());
+            self.push_control(link, &verdict, awaited);
         }
+    }
+
+    /// The collective `sequence`, while it runs as messages.
+    fn running(&self, comm: CommId, sequence: u64) -> Option<Key> {
+        let key = *self.groups.get(&comm)?.queue.front()?;
+        let op = self.ops.get(key)?;
+        (op.sequence == sequence && matches!(op.body, Course::Program { .. })).then_some(key)
+    }
+
+    /// A rank has called the same, and waits for the messages of `awaited` itself.
+    pub(crate) fn answered(&mut self, link: Key, header: &Header, awaited: &[u8]) {
+        let Some(from) = self.sender(link, header.comm) else {
+            return;
+        };
+        let Some(group) = self.groups.get_mut(&header.comm) else {
+            return;
+        };
+        group.heard(from, header.sequence);
+        let (own, size) = (group.rank, group.members.len());
+        let Some(key) = self.running(header.comm, header.sequence) else {
+            return;
+        };
+        let Some(op) = self.ops.get_mut(key) else {
+            return;
+        };
+        op.asked.answered.push(from);
+        let awaited: Vec<GroupRank> = awaited
+            .chunks_exact(4)
+            .filter_map(|four| four.try_into().ok().map(u32::from_le_bytes))
+            .map(GroupRank::new)
+            .filter(|rank| *rank != own && rank.index() < size)
+            .collect();
+        self.put_to(key, awaited);
     }
 
     /// Asks the ranks that may disagree about what they were sent.
@@ -81,37 +136,63 @@ impl Core {
         }
     }
 
-    /// Collectives that have run for long ask each rank they wait for, once.
+    /// Collectives that have run for long ask each rank they wait for, and again when half of their
+    /// time is over.
     pub(crate) fn ask_awaited(&mut self, now: Instant) {
-        let uneasy: Vec<(Key, Fingerprint)> = self
+        let uneasy: Vec<Key> = self
             .ops
             .iter()
             .filter(|(_, op)| op.has_run_for(UNEASY, now))
-            .filter_map(|(key, op)| match op.body {
-                Course::Program { fingerprint, .. } => Some((key, fingerprint)),
-                Course::Undecided { .. } | Course::Meeting(_) | Course::Points => None,
-            })
+            .map(|(key, _)| key)
             .collect();
-        for (key, fingerprint) in uneasy {
-            let awaited = self.awaited(key);
-            let Some(op) = self.ops.get_mut(key) else {
-                continue;
-            };
-            let (comm, sequence) = (op.comm, op.sequence);
-            let new: Vec<GroupRank> = awaited
-                .into_iter()
-                .filter(|rank| !op.asked.contains(rank))
-                .collect();
-            op.asked.extend(&new);
-            for rank in new {
-                let question = Question {
-                    rank,
-                    sequence,
-                    fingerprint,
+        for key in uneasy {
+            if let Some(op) = self.ops.get_mut(key)
+                && !op.asked.again
+                && op.has_run_for(op.timeout / 2, now)
+            {
+                op.asked = Asked {
+                    again: true,
+                    ..Asked::default()
                 };
-                self.put(comm, question);
             }
+            let awaited = self.awaited(key);
+            self.put_to(key, awaited);
         }
+    }
+
+    /// Asks those of `ranks` that the collective has not asked yet.
+    fn put_to(&mut self, key: Key, mut ranks: Vec<GroupRank>) {
+        let Some(op) = self.ops.get_mut(key) else {
+            return;
+        };
+        let Course::Program { fingerprint, .. } = op.body else {
+            return;
+        };
+        let (comm, sequence) = (op.comm, op.sequence);
+        ranks.retain(|rank| !op.asked.ranks.contains(rank));
+        op.asked.ranks.extend(&ranks);
+        for rank in ranks {
+            let question = Question {
+                rank,
+                sequence,
+                fingerprint,
+            };
+            self.put(comm, question);
+        }
+    }
+
+    /// The ranks that hold up an operation: that were asked and did not answer, or where all did, for
+    /// which it waits.
+    pub(crate) fn silent(&self, key: Key) -> Vec<GroupRank> {
+        let mut silent = Vec::new();
+        if let Some(op) = self.ops.get(key) {
+            silent.extend(&op.asked.ranks);
+            silent.retain(|rank| !op.asked.answered.contains(rank));
+        }
+        if silent.is_empty() {
+            return self.awaited(key);
+        }
+        silent
     }
 
     /// The ranks an operation waits for: whose messages have not come, and who has not taken its

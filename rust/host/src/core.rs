@@ -14,6 +14,7 @@ use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
 use ferrocomm_core::reduction::Input;
 use ferrocomm_core::work::Work;
 
+use crate::asking::Asked;
 use crate::bell::Bell;
 use crate::collectives;
 use crate::endpoint::{Endpoint, Watch};
@@ -98,8 +99,7 @@ pub(crate) struct Op {
     pub(crate) timeout: std::time::Duration,
     pub(crate) deadline: Option<Instant>,
     pub(crate) transfers: Vec<Transfer>,
-    /// ranks that were asked whether they called the same
-    pub(crate) asked: Vec<GroupRank>,
+    pub(crate) asked: Asked,
     pub(crate) body: Course,
 }
 
@@ -207,11 +207,11 @@ impl Core {
                     if let Some(error) = early {
                         self.fail(comm, error);
                     } else {
-                        for question in queries {
-                            self.answer(comm, question.rank, question.sequence);
-                        }
                         if first {
                             self.start(op);
+                        }
+                        for question in queries {
+                            self.answer(comm, question.rank, question.sequence);
                         }
                     }
                 }
@@ -327,7 +327,7 @@ impl Core {
             timeout,
             deadline: None,
             transfers: Vec::new(),
-            asked: Vec::new(),
+            asked: Asked::default(),
             body,
         })
     }

@@ -118,7 +118,7 @@ impl Core {
     pub(crate) fn time_out(&mut self, key: Key, limit: Option<Duration>) {
         let mut missing = self.missing(key);
         let Some(op) = self.ops.get(key) else { return };
-        missing.extend(self.awaited(key));
+        missing.extend(self.silent(key));
         missing.sort_unstable();
         missing.dedup();
         let limit = limit.unwrap_or(op.timeout);

@@ -264,13 +264,10 @@ impl Core {
         let sink = match header.kind {
             Kind::Message => self.sink_of(key, &header),
             Kind::Data => Sink::Receive(Key::from_bits(header.transfer)),
-            Kind::Failure => Sink::Owned(vec![0; header.payload as usize]),
-            Kind::Announce
-            | Kind::Grant
-            | Kind::Query
-            | Kind::Verdict
-            | Kind::Withdrawn
-            | Kind::TakenBack => Sink::Nowhere,
+            Kind::Failure | Kind::Verdict => Sink::Owned(vec![0; header.payload as usize]),
+            Kind::Announce | Kind::Grant | Kind::Query | Kind::Withdrawn | Kind::TakenBack => {
+                Sink::Nowhere
+            }
         };
         let next = if header.payload == 0 {
             self.arrived(key, &header, sink);
@@ -384,14 +381,8 @@ impl Core {
                 }
             }
             (Kind::Query, _) => self.asked(key, header),
-            (Kind::Verdict, _) => {
-                if let Some(from) = self.sender(key, header.comm)
-                    && let Some(group) = self.groups.get_mut(&header.comm)
-                {
-                    group.heard(from, header.sequence);
-                }
-            }
-            (Kind::Message | Kind::Data | Kind::Failure, _) => {}
+            (Kind::Verdict, Sink::Owned(awaited)) => self.answered(key, header, &awaited),
+            (Kind::Message | Kind::Data | Kind::Failure | Kind::Verdict, _) => {}
         }
     }
 
