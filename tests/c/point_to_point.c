@@ -117,8 +117,8 @@ static void batch_with_everybody(fc_comm* comm, call_mode mode) {
   fc_batch_destroy(batch);
 }
 
-/* Rank 0 sends what the last rank never takes: the time-out names that rank, the message is gone, and
- * the next receive gets the next message. */
+/* Rank 0 sends what the last rank never takes: the time-out names that rank, the message is gone,
+ * and the next receive gets the next message. */
 static void too_late(fc_comm* comm, int batched) {
   int rank = fc_comm_rank(comm), last = fc_comm_size(comm) - 1;
   int32_t* data = calloc(LARGE, sizeof *data);
@@ -144,9 +144,12 @@ static void too_late(fc_comm* comm, int batched) {
     fc_batch_destroy(batch);
     data[0] = 41;
     CHECK_OK(fc_comm_send(comm, data, 3, FC_DTYPE_INT32, last, 3, NULL, NULL));
+    CHECK_OK(fc_comm_send(comm, data, 1, FC_DTYPE_INT32, last, 4, NULL, NULL));
   }
   CHECK_OK(fc_comm_barrier(comm, NULL, NULL));
   if (rank == last) {
+    /* What follows word of the end on the same way: the barrier may have come by way of others. */
+    CHECK_OK(fc_comm_recv(comm, data, 1, FC_DTYPE_INT32, 0, 4, NULL, NULL));
     CHECK_OK(fc_comm_recv(comm, data, 3, FC_DTYPE_INT32, 0, 3, NULL, NULL));
     CHECK(data[0] == 41, "the next message brings %d", data[0]);
   }
