@@ -344,6 +344,7 @@ impl Core {
         let work = Arc::new(Work::new(operation, sequence));
         let op = self.add_op(&work, comm, sequence, timeout, mode, Course::Points);
         self.set_deadline(op);
+        self.look_for(comm, &points);
         // Receives first: a send to the own rank in the same batch finds its receive.
         let (recvs, sends): (Vec<_>, Vec<_>) = points
             .into_iter()
@@ -368,6 +369,46 @@ impl Core {
         self.ready.push_back(op);
         self.run_ready();
         work
+    }
+
+    /// Reads what has come already from those who are to be received from: of a message that its
+    /// sender has taken back, its end has come as well.
+    fn look_for(&mut self, comm: CommId, points: &[(PointToPoint, Dtype)]) {
+        let Some(group) = self.groups.get(&comm) else {
+            return;
+        };
+        let from: Vec<ProcessId> = points
+            .iter()
+            .filter_map(|(point, _)| match point {
+                PointToPoint::Recv { from, .. } => Some(*from),
+                PointToPoint::Send { .. } => None,
+            })
+            .flat_map(|from| {
+                let members = group.members.iter().enumerate();
+                members
+                    .filter(move |(rank, _)| match from {
+                        Source::Rank(only) => only.index() == *rank,
+                        Source::Any => true,
+                    })
+                    .map(|(_, member)| member.process)
+            })
+            .collect();
+        // A first message may wait in a connection nobody has taken in yet.
+        if !from
+            .iter()
+            .all(|process| self.by_process.contains_key(process))
+        {
+            self.accept_arrivals();
+        }
+        for process in from {
+            let Some(key) = self.by_process.get(&process).copied() else {
+                continue;
+            };
+            let channels = self.links.get(key).map_or(0, |link| link.channels.len());
+            for channel in 0..channels {
+                self.read_channel(key, channel);
+            }
+        }
     }
 
     /// The clock of an operation runs from its start.

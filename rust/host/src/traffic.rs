@@ -187,7 +187,7 @@ impl Core {
     // ---- in
 
     /// Reads what has come on one stream; whether anything had.
-    fn read_channel(&mut self, key: Key, channel: usize) -> bool {
+    pub(crate) fn read_channel(&mut self, key: Key, channel: usize) -> bool {
         let mut taken = 0;
         while taken < TURN {
             match self.read_some(key, channel) {
