@@ -73,9 +73,11 @@ class Rank:
     def meet(self, name: str) -> None:
         """Returns when every rank of the job has called it; does not touch the engine.
 
-        For ranks that go on to abort or die: what they said before has arrived by then.
+        For ranks that go on to abort or die: what they said before has arrived by then. Every
+        meeting has a file of its own: the last to leave one removes it, and with it what those have
+        written who are at the next already.
         """
-        store = self.store("meet")
+        store = self.store(f"meet-{name}")
         store.set(f"{name}/{self.rank}", "here")
         store.wait([f"{name}/{rank}" for rank in range(self.size)], timedelta(seconds=30))
 
