@@ -1,5 +1,5 @@
 //! The progress engine's state, and its operations: issued, run step by step, finished. What their
-//! messages do is in `messages`, what failing does in `failing`, what links do in `traffic`. One lock
+//! messages do is in `messages`, what failing does in `failing`, collectives in shared memory in `gathering`, what links do in `traffic`. One lock
 //! guards all of it; nothing in it waits for a peer's program or calls a client. Must not know
 //! threads or sleeping; `progress` does.
 

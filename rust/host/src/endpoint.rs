@@ -1,5 +1,6 @@
 //! How this process can be reached and how it reaches others: its listening sockets, and the
-//! greeting that keeps strangers out. Must not know frames or communicators.
+//! greeting that keeps strangers out. Must not know frames, nor what a communicator
+//! does with the memory that is handed over for it.
 //!
 //! Anybody may connect. A connection is looked at as soon as it is taken in, so that one which has
 //! greeted never gives way to those that have not; of those, the newest are kept, for a while. What
