@@ -64,6 +64,17 @@ impl Reduction {
         })
     }
 
+    /// Whether the table has an entry for the pair; costs less than `new`.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn check(op: ReduceOp, dtype: Dtype) -> Result<()> {
+        match kernel_of(op, dtype, dtype) {
+            Some(_) => Ok(()),
+            None => Err(refusal(op, dtype)),
+        }
+    }
+
     /// The same reduction, of which one stage is done. First, middle and last stages in any number
     /// come to what the whole does, up to the order in which floats are added.
     #[must_use]

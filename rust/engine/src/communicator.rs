@@ -1,7 +1,7 @@
 //! Communicators: joined, split, asked, closed. How they issue operations is in `issue`.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use ferrocomm_core::{Error, ErrorKind, Result};
 
 use crate::backend::{Backend, Joining};
 use crate::check::{Checker, invalid};
-use crate::counters::Counters;
+use crate::counters::{Counters, raise};
 use crate::process::{generation, process};
 use crate::recorder::{Facts, Label, Ticket};
 use crate::state::{Event, State};
@@ -44,6 +44,8 @@ pub struct CommunicatorOptions {
 pub(crate) struct Shared {
     pub(crate) label: Arc<Label>,
     state: Mutex<State>,
+    /// whether the state is one that admits operations: a look at it costs no lock
+    admits: AtomicBool,
     /// asynchronous works that are not complete
     pub(crate) pending: AtomicUsize,
 }
@@ -83,10 +85,16 @@ impl Shared {
                     to = ?next.name(),
                     "state changes"
                 );
-                std::mem::replace(&mut *state, next)
+                self.enter(&mut state, next)
             }
             None => state.clone(),
         }
+    }
+
+    /// Changes the state and returns the one before.
+    fn enter(&self, state: &mut State, next: State) -> State {
+        self.admits.store(next.admit().is_ok(), Ordering::Release);
+        std::mem::replace(state, next)
     }
 
     /// Adds the facts this layer knows to an error.
@@ -185,6 +193,7 @@ impl Communicator {
             shared: Arc::new(Shared {
                 label: Arc::new(label),
                 state: Mutex::new(State::Unconfigured),
+                admits: AtomicBool::new(false),
                 pending: AtomicUsize::new(0),
             }),
             backend,
@@ -258,7 +267,8 @@ impl Communicator {
         let (sequence, ticket) = {
             let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
             self.admit()?;
-            let sequence = self.collectives.fetch_add(1, Ordering::Relaxed) + 1;
+            let sequence = raise(&self.collectives, 1);
+            self.counters.add(Operation::Split, 0);
             let facts = Facts::bare(Operation::Split, Dtype::Byte);
             (
                 sequence,
@@ -268,7 +278,6 @@ impl Communicator {
             )
         };
         process().recorder.start(ticket);
-        self.counters.add(Operation::Split, 0);
         // No rank waits for another, so there is nothing to do where it is not a member.
         let child = if is_member {
             group.split(&members, name, sequence).map(Some)
@@ -323,7 +332,7 @@ impl Communicator {
         match (before, outcome) {
             (State::Ready, Err(error)) => {
                 if error.kind() == ErrorKind::Interrupted {
-                    *self.shared.state() = State::Ready;
+                    self.shared.enter(&mut self.shared.state(), State::Ready);
                 }
                 Err(self.shared.named_as(error, "finalize"))
             }
@@ -412,6 +421,9 @@ impl Communicator {
 
     /// Whether an operation may start.
     pub(crate) fn admit(&self) -> Result<()> {
+        if self.shared.admits.load(Ordering::Acquire) {
+            return Ok(());
+        }
         self.shared.state().admit()
     }
 

@@ -10,17 +10,25 @@ struct Counter {
     bytes: AtomicU64,
 }
 
+/// Adds to a number that nobody else changes now.
+pub(crate) fn raise(number: &AtomicU64, by: u64) -> u64 {
+    let raised = number.load(Ordering::Relaxed).wrapping_add(by);
+    number.store(raised, Ordering::Relaxed);
+    raised
+}
+
 /// The counters of one communicator.
 #[derive(Default)]
 pub(crate) struct Counters([Counter; Operation::ALL.len()]);
 
 impl Counters {
-    /// Counts one call. Relaxed: the numbers are for people, nothing is ordered by them.
+    /// Counts one call. Relaxed: the numbers are for people, nothing is ordered by them. Whoever
+    /// counts holds the communicator's order, so that no addition is lost.
     pub(crate) fn add(&self, operation: Operation, bytes: usize) {
         // Codes start at 1 and are dense, as `Operation::ALL` and its test say.
         let counter = &self.0[operation as usize - 1];
-        counter.count.fetch_add(1, Ordering::Relaxed);
-        counter.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        raise(&counter.count, 1);
+        raise(&counter.bytes, bytes as u64);
     }
 
     /// What was called so far: (operation, calls, bytes).

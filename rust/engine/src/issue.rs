@@ -4,12 +4,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ferrocomm_core::call::{Call, Mode, Operation, PointToPoint, Task};
+use ferrocomm_core::call::{Call, Mode, Operation, Task};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::work::Work;
 use ferrocomm_core::{ErrorKind, Result};
 
 use crate::communicator::Communicator;
+use crate::counters::raise;
 use crate::deferred::Collecting;
 use crate::pending::Pending;
 use crate::process::process;
@@ -18,7 +19,7 @@ use crate::recorder::{Facts, Ticket};
 /// A call with its number, and the order, which is held until the group has the call.
 struct Turn<'a> {
     call: Call,
-    ticket: Ticket,
+    facts: Facts,
     order: MutexGuard<'a, ()>,
     collecting: Collecting,
 }
@@ -47,20 +48,25 @@ impl Communicator {
 
     fn try_run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
         let group = self.group()?;
-        let operation = task.operation();
-        let bytes = payload_bytes(&task);
         let nothing = matches!(&task, Task::Batch(parts) if parts.is_empty());
+        let turn = self.turn(task, dtype, timeout, Mode::Sync)?;
         let Turn {
             call,
-            ticket,
+            facts,
             order,
             collecting,
-        } = self.turn(task, dtype, timeout, Mode::Sync)?;
-        let sequence = call.sequence;
-        // Dropped in the order they are used up: first the order, then what was collected.
+        } = turn;
+        let (operation, sequence, timeout) = (facts.operation, call.sequence, call.timeout);
+        // In the order they are used up: first the order, then what was collected.
         let mut held = Some((order, collecting));
+        let mut ticket = None;
+        // The group calls this once the others can see the call, so that the records cost time which
+        // they need anyway.
         let mut issued = || {
             if let Some((order, collecting)) = held.take() {
+                self.count(&facts, sequence);
+                let recorder = &process().recorder;
+                ticket = Some(recorder.begin(self.label(), facts, sequence, timeout));
                 drop(order);
                 drop(collecting);
             }
@@ -70,6 +76,7 @@ impl Communicator {
         } else {
             group.run(call, &mut issued)
         };
+        issued();
         let given_up = outcome
             .as_ref()
             .is_err_and(|error| error.kind() == ErrorKind::Interrupted);
@@ -81,10 +88,10 @@ impl Communicator {
         {
             self.abort();
         }
-        issued();
-        self.issued(operation, sequence, bytes);
         let outcome = outcome.map_err(|error| self.named(error, operation).sequence(sequence));
-        self.shared().settle(ticket, operation, &outcome);
+        if let Some(ticket) = ticket {
+            self.shared().settle(ticket, operation, &outcome);
+        }
         outcome
     }
 
@@ -101,7 +108,7 @@ impl Communicator {
         dtype: Dtype,
         timeout: Option<Duration>,
     ) -> Result<Pending> {
-        let Issued { work, ticket } = self.submit(task, dtype, timeout, Mode::Async)?;
+        let Issued { work, ticket } = self.submit(task, dtype, timeout)?;
         let shared = self.shared().clone();
         let (operation, sequence) = (work.operation(), work.sequence());
         shared.pending.fetch_add(1, Ordering::Relaxed);
@@ -115,42 +122,31 @@ impl Communicator {
         Ok(Pending::new(self.clone(), work))
     }
 
-    fn submit(
-        &self,
-        task: Task,
-        dtype: Dtype,
-        timeout: Option<Duration>,
-        mode: Mode,
-    ) -> Result<Issued> {
+    fn submit(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<Issued> {
         let operation = task.operation();
-        self.try_submit(task, dtype, timeout, mode)
+        self.try_submit(task, dtype, timeout)
             .map_err(|error| self.named(error, operation))
     }
 
-    fn try_submit(
-        &self,
-        task: Task,
-        dtype: Dtype,
-        timeout: Option<Duration>,
-        mode: Mode,
-    ) -> Result<Issued> {
+    fn try_submit(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<Issued> {
         let group = self.group()?;
-        let (operation, bytes) = (task.operation(), payload_bytes(&task));
         let Turn {
             call,
-            ticket,
+            facts,
             order,
             collecting,
-        } = self.turn(task, dtype, timeout, mode)?;
-        let sequence = call.sequence;
+        } = self.turn(task, dtype, timeout, Mode::Async)?;
+        let (operation, sequence) = (facts.operation, call.sequence);
+        let recorder = &process().recorder;
+        let ticket = recorder.schedule(self.label(), facts, sequence, call.timeout);
         let issued = match &call.task {
             Task::Batch(parts) if parts.is_empty() => Ok(nothing(sequence)),
             _ => group.issue(call),
         };
+        self.count(&facts, sequence);
         drop(order);
-        process().recorder.start(ticket);
+        recorder.start(ticket);
         drop(collecting);
-        self.issued(operation, sequence, bytes);
         issued.map(|work| Issued { work, ticket }).map_err(|error| {
             let error = self.named(error, operation).sequence(sequence);
             let failed = Err(error.clone());
@@ -178,32 +174,28 @@ impl Communicator {
             Task::Collective(_) => &self.collectives,
             Task::PointToPoint(_) | Task::Batch(_) => &self.parts,
         };
-        let sequence = counter.fetch_add(1, Ordering::Relaxed) + 1;
-        let recorder = &process().recorder;
-        let ticket = match mode {
-            Mode::Sync => recorder.begin(self.label(), facts, sequence, timeout),
-            Mode::Async => recorder.schedule(self.label(), facts, sequence, timeout),
-        };
         let call = Call {
             task,
             dtype,
-            sequence,
+            sequence: raise(counter, 1),
             timeout,
             mode,
         };
         Ok(Turn {
             call,
-            ticket,
+            facts,
             order,
             collecting,
         })
     }
 
-    fn issued(&self, operation: Operation, sequence: u64, bytes: usize) {
-        self.counters().add(operation, bytes);
+    /// Counts a call; the order is held.
+    fn count(&self, facts: &Facts, sequence: u64) {
+        let bytes = facts.payload_bytes();
+        self.counters().add(facts.operation, bytes);
         tracing::debug!(
             communicator = self.name(),
-            operation = operation.name(),
+            operation = facts.operation.name(),
             sequence,
             bytes,
             "issued"
@@ -216,15 +208,4 @@ fn nothing(sequence: u64) -> Arc<Work> {
     let work = Arc::new(Work::new(Operation::Batch, sequence));
     work.run(work.complete(Ok(())));
     work
-}
-
-fn payload_bytes(task: &Task) -> usize {
-    let of_part = |part: &PointToPoint| match part {
-        PointToPoint::Send { buffer, .. } | PointToPoint::Recv { buffer, .. } => buffer.bytes,
-    };
-    match task {
-        Task::Collective(collective) => collective.payload_bytes(),
-        Task::PointToPoint(part) => of_part(part),
-        Task::Batch(parts) => parts.iter().map(|(part, _)| of_part(part)).sum(),
-    }
 }

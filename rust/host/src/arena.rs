@@ -28,6 +28,8 @@ use crate::views::Views;
 pub(crate) const MAX_RANKS: usize = 256;
 /// Bytes of payload that travel in the cache line of the flag.
 pub(crate) const INLINE: usize = 40;
+/// The payload of that line, in words.
+pub(crate) type Inline = [u64; INLINE / 8];
 
 const MAGIC: u64 = 0x4643_4152_454e_0001;
 
@@ -176,27 +178,37 @@ impl Arena {
         }
     }
 
-    /// Posts `round`: what was written to the payload's place before is visible to whoever sees it.
-    pub(crate) fn post(&self, rank: usize, round: u64, print: Print) {
+    /// Posts `round` with the payload that lies beside the flag; what was written to a slot before is
+    /// visible to whoever sees the flag.
+    ///
+    /// The line is written in one go: others look at it all the time, and each look between two stores
+    /// takes it away from this processor.
+    pub(crate) fn post(&self, rank: usize, round: u64, print: Print, inline: &Inline) {
         let entry = self.entry(rank, round);
         let store = |offset, value| {
             self.memory
                 .atomic_u64(entry + offset)
                 .store(value, Ordering::Relaxed);
         };
-        store(WHAT, print.what);
-        store(BYTES, print.bytes);
         // On a line of its own that few need.
         if Print::has_factor(print.what) {
             store(FACTOR, print.factor);
         }
+        store(WHAT, print.what);
+        store(BYTES, print.bytes);
+        self.memory.put(entry + PAYLOAD, inline);
         self.memory
             .atomic_u64(entry)
             .store(round, Ordering::Release);
+        // The line of the next round comes to this processor while it waits for the others. Whoever
+        // posts this round has seen all post the one before, so nobody reads there any more.
+        let next = self.entry(rank, round + 1) + WHAT;
+        self.memory.atomic_u64(next).store(0, Ordering::Relaxed);
     }
 
     /// Where the payload of `rank` for `round` lies, if it has `bytes` bytes: with the flag when it
-    /// fits there, else in a slot. Valid for `bytes` bytes, aligned to 8 or to a page.
+    /// fits there, where `post` puts it, else in a slot. Valid for `bytes` bytes, aligned to 8 or to a
+    /// page.
     ///
     /// # Panics
     /// When it is longer than a slot.
@@ -398,22 +410,24 @@ mod tests {
         let (one, other) = pair();
         for round in 1..=9 {
             assert!(!other.posted(2, round));
-            for bytes in [8, INLINE, INLINE + 1, one.slot_bytes()] {
-                let (to, from) = (one.payload(2, round, bytes), other.payload(2, round, bytes));
-                // SAFETY: both are valid for `bytes` bytes, and no thread runs beside this one.
-                unsafe {
-                    to.add(bytes - 1).write(round as u8);
-                    assert_eq!(from.add(bytes - 1).read(), round as u8);
-                }
+            for bytes in [INLINE + 1, one.slot_bytes()] {
+                let to = one.payload(2, round, bytes);
+                // SAFETY: it is valid for `bytes` bytes, and no thread runs beside this one.
+                unsafe { to.add(bytes - 1).write(round as u8) }
             }
             let print = Print {
                 what: round,
                 bytes: 7,
                 factor: 0,
             };
-            one.post(2, round, print);
+            one.post(2, round, print, &[u64::from_ne_bytes([round as u8; 8]); 5]);
             assert!(other.posted(2, round));
             assert_eq!(other.print(2, round), print);
+            for bytes in [8, INLINE, INLINE + 1, one.slot_bytes()] {
+                let from = other.payload(2, round, bytes);
+                // SAFETY: as above.
+                assert_eq!(unsafe { from.add(bytes - 1).read() }, round as u8);
+            }
             assert!(!other.posted(1, round));
         }
     }

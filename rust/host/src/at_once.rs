@@ -40,9 +40,6 @@ impl HostGroup {
         let Some(seat) = self.place().seat() else {
             return Ok(Attempt::Not(call));
         };
-        let Task::Collective(collective) = &call.task else {
-            return Ok(Attempt::Not(call));
-        };
         if seat.arena().is_failed() {
             return Ok(Attempt::Not(call));
         }
@@ -50,57 +47,75 @@ impl HostGroup {
         let Some(mut turn) = seat.try_turn().filter(|_| self.place().queued() == 0) else {
             return Ok(Attempt::Not(call));
         };
-        meeting::check(collective, call.dtype, seat.me(), seat.arena().ranks())?;
-        let spin = match call.mode {
-            Mode::Sync => seat.spin(&turn),
-            Mode::Async => seat.spin(&turn).min(PATIENCE),
+        let (collective, dtype) = match call.task {
+            Task::Collective(collective) => (collective, call.dtype),
+            task => return Ok(Attempt::Not(Call { task, ..call })),
         };
-        // While a core is given away it computes for none of the ranks: that pays where they are soon
-        // done with their parts.
-        let yields = if collective.payload_bytes() <= 8 * SHORT {
-            YIELDS
-        } else {
-            FEW_YIELDS
-        };
-        let waits = match call.mode {
-            Mode::Sync => true,
-            Mode::Async => !spin.is_zero() && collective.payload_bytes() <= SHORT,
-        };
+        meeting::check(&collective, dtype, seat.me(), seat.arena().ranks())?;
+        let patience = Patience::new(seat.spin(&turn), call.mode, collective.payload_bytes());
         let operation = collective.operation();
-        let (sequence, timeout, mode) = (call.sequence, call.timeout, call.mode);
-        let Task::Collective(collective) = call.task else {
-            return Ok(Attempt::Not(call));
-        };
-        let mut meeting = Meeting::new(collective, call.dtype);
+        let mut meeting = Meeting::new(collective, dtype);
+        // A short one is posted first: what the caller does with its news takes time that the others
+        // need to come as far.
+        let posted = patience.short.then(|| seat.step(&mut meeting, &mut turn));
         issued();
-        if wait_a_little(seat, &mut meeting, &mut turn, waits.then_some(spin), yields) {
+        if wait_a_little(seat, &mut meeting, &mut turn, patience, posted) {
             drop(turn);
             if self.place().has_queued_meanwhile() {
                 self.progress().with(|core| core.kick(self.comm()));
             }
             return Ok(Attempt::Done);
         }
-        let work = Arc::new(Work::new(operation, sequence));
+        let work = Arc::new(Work::new(operation, call.sequence));
         self.progress().with(|core| {
-            core.take_over(self.comm(), meeting, &work, (mode, timeout), turn);
+            core.take_over(self.comm(), meeting, &work, (call.mode, call.timeout), turn);
         });
         Ok(Attempt::Handed(work))
     }
 }
 
-/// Whether the meeting is over before it is better to sleep. `None`: does not wait at all; zero: ranks
-/// share cores.
+/// How long the caller's thread waits for the others.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// looks at their flags for so long; zero: ranks share cores; `None`: does not wait
+    spin: Option<Duration>,
+    /// times the core is given away when ranks share it
+    yields: u32,
+    /// little is moved
+    short: bool,
+}
+
+impl Patience {
+    /// `spin`: how long a wait is worth spinning on this machine.
+    fn new(spin: Duration, mode: Mode, bytes: usize) -> Self {
+        let short = bytes <= SHORT;
+        Self {
+            spin: match mode {
+                Mode::Sync => Some(spin),
+                Mode::Async => (short && !spin.is_zero()).then_some(spin.min(PATIENCE)),
+            },
+            // While a core is given away it computes for none of the ranks: that pays where they are
+            // soon done with their parts.
+            yields: if bytes <= 8 * SHORT { YIELDS } else { FEW_YIELDS },
+            short,
+        }
+    }
+}
+
+/// Whether the meeting is over before it is better to sleep. `posted`: what its first step came to.
 fn wait_a_little(
     seat: &Seat,
     meeting: &mut Meeting,
     turn: &mut Turn<'_>,
-    spin: Option<Duration>,
-    yields: u32,
+    patience: Patience,
+    posted: Option<Stepped>,
 ) -> bool {
+    let Patience { spin, yields, .. } = patience;
     let mut since = None;
     let mut looks = 0_u32;
+    let mut stepped = posted.unwrap_or_else(|| seat.step(meeting, turn));
     loop {
-        match seat.step(meeting, turn) {
+        match stepped {
             Stepped::Done => return true,
             Stepped::Waiting(true) => {
                 since = None;
@@ -129,5 +144,6 @@ fn wait_a_little(
             // The engine finds the same, and fails the communicator for it.
             Stepped::Differs { .. } | Stepped::Failed(_) => return false,
         }
+        stepped = seat.step(meeting, turn);
     }
 }

@@ -62,7 +62,7 @@ static PROCESS: Mutex<Option<Arc<HostEngine>>> = Mutex::new(None);
 /// # Errors
 /// `Unsupported`, with the reason.
 pub fn reduction_supported(op: ReduceOp, dtype: Dtype) -> Result<()> {
-    Reduction::new(op, dtype, 1).map(drop)
+    Reduction::check(op, dtype)
 }
 
 /// What can carry data between ranks.

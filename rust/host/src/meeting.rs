@@ -18,6 +18,8 @@ mod scatter;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
+
 use ferrocomm_core::call::{Collective, Region};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
@@ -25,7 +27,7 @@ use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
 
-use crate::arena::Arena;
+use crate::arena::{Arena, INLINE, Inline};
 use crate::collectives::{self, on_root, region_of, same_length};
 use crate::print::Print;
 use crate::pulling;
@@ -49,17 +51,23 @@ struct Round<'a> {
     number: u64,
     /// of the collective, from 0
     index: u64,
+    /// what goes beside the flag is put together here
+    inline: Option<&'a Cell<Inline>>,
 }
 
 impl Round<'_> {
     /// Where this rank puts `bytes` bytes for the others.
     fn mine(&self, bytes: usize) -> *mut u8 {
-        self.arena.payload(self.me, self.number, bytes)
+        match self.inline {
+            Some(inline) if bytes <= INLINE => inline.as_ptr().cast(),
+            _ => self.arena.payload(self.me, self.number, bytes),
+        }
     }
 
     /// Where this rank puts bytes for the next round. Nobody reads there any more once everybody has
     /// posted this round.
     fn ahead(&self, bytes: usize) -> *mut u8 {
+        debug_assert!(bytes > INLINE, "what goes beside a flag is put with it");
         self.arena.payload(self.me, self.number + 1, bytes)
     }
 
@@ -375,14 +383,18 @@ impl Meeting {
                             return Stepped::Differs { rank, theirs, ours };
                         }
                     }
-                    let round = self.round(arena, me, number);
+                    let inline = Cell::default();
+                    let round = Round {
+                        inline: Some(&inline),
+                        ..self.round(arena, me, number)
+                    };
                     let plan = match self.plan(arena, me, position) {
                         Ok(plan) => plan,
                         Err(error) => return Stepped::Failed(error),
                     };
                     plan.put(&round);
                     let alone = plan.leads(round.index);
-                    arena.post(me, number, self.print);
+                    arena.post(me, number, self.print, &inline.get());
                     position.prints[(number % REMEMBERED as u64) as usize] = self.print;
                     position.next += 1;
                     posted(number, alone);
@@ -424,15 +436,15 @@ impl Meeting {
 
     /// The plan, made when the first round is put.
     fn plan(&mut self, arena: &Arena, me: usize, position: &mut Position) -> Result<&mut dyn Plan> {
-        if let Begun::No { collective, dtype } = &self.begun {
+        if let Begun::No { collective, dtype } = &mut self.begun {
             let scene = Scene {
                 me,
                 ranks: arena.ranks(),
                 slot: arena.slot_bytes(),
                 direct: position.reads_directly(arena),
             };
-            let (collective, dtype) = (collective.clone(), *dtype);
-            self.begun = Begun::Yes(Course::new(collective, dtype, scene)?);
+            let collective = std::mem::replace(collective, Collective::Barrier);
+            self.begun = Begun::Yes(Course::new(collective, *dtype, scene)?);
         }
         match &mut self.begun {
             Begun::Yes(course) => Ok(course.plan()),
@@ -446,6 +458,7 @@ impl Meeting {
             me,
             number,
             index: self.index,
+            inline: None,
         }
     }
 
@@ -478,7 +491,7 @@ impl Meeting {
 /// # Errors
 /// `InvalidArgument` or `Unsupported`.
 pub(crate) fn check(collective: &Collective, dtype: Dtype, me: usize, ranks: usize) -> Result<()> {
-    let reduction = |op: &ReduceOp| Reduction::new(*op, dtype, ranks).map(drop);
+    let reduction = |op: &ReduceOp| Reduction::check(*op, dtype);
     match collective {
         Collective::AllReduce { input, output, op } => {
             same_length(*input, *output)?;

@@ -110,6 +110,18 @@ impl Memory {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
     }
 
+    /// Writes words at `offset`, a multiple of 8, where nobody reads or writes meanwhile.
+    ///
+    /// # Panics
+    /// When they lie outside or are not aligned.
+    pub(crate) fn put<const N: usize>(&self, offset: usize, words: &[u64; N]) {
+        let place = self.at(offset, size_of_val(words)).cast::<[u64; N]>();
+        assert!(place.is_aligned(), "words are aligned");
+        // SAFETY: aligned, inside the mapping, and this process alone uses it now, as the users of
+        // the memory agree on.
+        unsafe { place.write(*words) }
+    }
+
     /// The address of `len` bytes at `offset`, all of them inside the mapping and valid as long as
     /// it. Peers may read and write them at any time that the users of the memory agree on.
     ///

@@ -5,10 +5,11 @@
 
 use std::os::unix::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ferrocomm_core::error::Error;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use crate::arena::Arena;
 use crate::bell::Bell;
@@ -22,7 +23,8 @@ const SPIN: Duration = Duration::from_micros(200);
 pub(crate) struct Seat {
     arena: Arena,
     me: usize,
-    position: Mutex<Position>,
+    /// only ever tried
+    position: SpinMutex<Position>,
     bell: Arc<Bell>,
     /// by rank
     others: Vec<SocketAddr>,
@@ -33,14 +35,14 @@ pub(crate) struct Seat {
 }
 
 /// The right to post on a seat.
-pub(crate) type Turn<'a> = MutexGuard<'a, Position>;
+pub(crate) type Turn<'a> = SpinMutexGuard<'a, Position>;
 
 impl Seat {
     pub(crate) fn new(arena: Arena, me: usize, bell: Arc<Bell>, others: Vec<SocketAddr>) -> Self {
         Self {
             arena,
             me,
-            position: Mutex::new(Position::new()),
+            position: SpinMutex::new(Position::new()),
             bell,
             others,
             spin: OnceLock::new(),
@@ -82,12 +84,7 @@ impl Seat {
 
     /// The position, unless another thread drives.
     pub(crate) fn try_turn(&self) -> Option<Turn<'_>> {
-        match self.position.try_lock() {
-            Ok(turn) => Some(turn),
-            // A panic under it fails the communicator; what it guards is numbers.
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.position.try_lock()
     }
 
     /// Takes `meeting` as far as it goes, and wakes those who waited for that.

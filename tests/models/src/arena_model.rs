@@ -35,8 +35,9 @@ fn arena(ranks: usize, rounds: u64) -> Arc<Arena> {
     Arc::new(arena)
 }
 
+const IN_SLOT: usize = INLINE + 1;
 /// A payload beside the flag, and one in a slot.
-const LENGTHS: [usize; 2] = [8, INLINE + 1];
+const LENGTHS: [usize; 2] = [8, IN_SLOT];
 
 fn place(arena: &Arena, rank: usize, round: u64, bytes: usize) -> &Place {
     let place = arena
@@ -85,10 +86,8 @@ fn rounds(arena: &Arena, me: usize, rounds: u64, needs: Needs) {
         if round > 1 {
             agree(arena, other, round - 1);
         }
-        for bytes in LENGTHS {
-            put(arena, me, round, bytes);
-        }
-        arena.post(me, round, print(round));
+        put(arena, me, round, IN_SLOT);
+        arena.post(me, round, print(round), &[round; INLINE / 8]);
         match needs {
             Needs::All => agree(arena, other, round),
             Needs::Only(rank) if rank != me => agree(arena, rank, round),
@@ -126,7 +125,7 @@ pub fn who_waits_for_nobody_overwrites_nothing(count: u64) {
 /// What a rank does when it has posted, as `seat` does it: whoever posts last, or is waited for
 /// alone, wakes all who sleep.
 fn post_and_wake(arena: &Arena, me: usize, round: u64, alone: bool, bells: &[Arc<Bell>]) {
-    arena.post(me, round, print(round));
+    arena.post(me, round, print(round), &[round; INLINE / 8]);
     let is_last = || (0..arena.ranks()).all(|rank| arena.posted(rank, round));
     if arena.anybody_sleeps(false) && (alone || is_last()) {
         for rank in arena.take_sleepers() {

@@ -86,6 +86,16 @@ impl Memory {
         place.cast_mut().cast()
     }
 
+    /// Puts the first word into the place at `offset`.
+    pub(crate) fn put(&self, offset: usize, words: &[u64]) {
+        let place: *const Place = self.pointer(offset, 0).cast_const().cast();
+        // SAFETY: the memory's places live as long as it.
+        unsafe { &*place }.with_mut(|place| {
+            // SAFETY: the checker has just found that no other thread uses this place now.
+            unsafe { *place = words[0] };
+        });
+    }
+
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         for (at, byte) in (offset..).zip(from) {
             self.bytes[at - self.start].with_mut(|place| {
