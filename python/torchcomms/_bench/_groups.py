@@ -32,10 +32,19 @@ CHURN_SAMPLES = (4, 2, 1)  # fractions of the whole at which the process is look
 
 
 def make(ranks: int) -> dict[str, Any]:
-    """Milliseconds of new_group of all ranks, ours and stock gloo in turn."""
+    """Milliseconds of new_group of all ranks, ours and stock gloo in turn; and of torch's own share.
+
+    Its share is what new_group takes with torch's fake backend, which connects nobody.
+    """
     most = available_memory() // 2 // MEMORY_OF_A_RANK
     fitting = max(2, min(ranks, most))
-    result: dict[str, Any] = {"wanted": ranks, "ranks": fitting, "ours": [], "gloo": []}
+    result: dict[str, Any] = {
+        "wanted": ranks,
+        "ranks": fitting,
+        "ours": [],
+        "gloo": [],
+        "torch": [],
+    }
     if fitting < ranks:
         result["note"] = f"{ranks} processes do not fit into memory; {fitting} do"
     for _ in range(ROUNDS):
@@ -44,6 +53,7 @@ def make(ranks: int) -> dict[str, Any]:
             if "missing" in found:
                 return result | {"missing": f"{system}: {found['missing']}"}
             result[system] += found["milliseconds"]
+            result["torch"] += found["torch_milliseconds"]
             result[f"{system}_descriptors"] = found["descriptors"]
     return result
 
@@ -130,23 +140,29 @@ def _wait_for(path: Path) -> None:
 def _make_rank(rank: int, ranks: int, system: str, folder: str) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
+    import torch.testing._internal.distributed.fake_pg  # registers the backend
 
     _world(system == "ours", rank, ranks, folder)
     # what the world opens with its first operation is not the groups'
     dist.all_reduce(torch.zeros(1), op=dist.ReduceOp.MAX)
     dist.barrier()
     before = _descriptors()
-    milliseconds = []
+    milliseconds: dict[str, list[float]] = {"gloo": [], "fake": []}
     for _ in range(NEW_GROUPS):
-        dist.barrier()
-        start = time.perf_counter()
-        dist.new_group()
-        took = torch.tensor([(time.perf_counter() - start) * 1e3])
-        dist.all_reduce(took, op=dist.ReduceOp.MAX)
-        milliseconds.append(took.item())
+        for backend, times in milliseconds.items():
+            dist.barrier()
+            start = time.perf_counter()
+            dist.new_group(backend=backend)
+            took = torch.tensor([(time.perf_counter() - start) * 1e3])
+            dist.all_reduce(took, op=dist.ReduceOp.MAX)
+            times.append(took.item())
     held = (_descriptors() - before) / NEW_GROUPS
     dist.barrier()
-    return {"milliseconds": milliseconds, "descriptors": held}
+    return {
+        "milliseconds": milliseconds["gloo"],
+        "torch_milliseconds": milliseconds["fake"],
+        "descriptors": held,
+    }
 
 
 def _churn_rank(rank: int, count: int, folder: str) -> dict[str, Any]:

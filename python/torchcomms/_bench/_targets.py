@@ -197,8 +197,10 @@ def _new_group(results: Results) -> list[Row]:
         return [_unmeasured(target)]
     own, gloo = statistics.median(groups["ours"]), statistics.median(groups["gloo"])
     held, ranks = groups["ours_descriptors"], groups["ranks"]
+    floor = statistics.median(groups["torch"])
     text = (
-        f"{ranks} ranks: {own:.1f} ms, gloo {gloo:.1f} ms: {gloo / own:.1f} x; {held:.1f} "
+        f"{ranks} ranks: {own:.1f} ms, gloo {gloo:.1f} ms: {gloo / own:.1f} x; of it torch's own "
+        f"new_group {floor:.1f} ms, which alone allows {gloo / floor:.1f} x; {held:.1f} "
         f"descriptors a group, gloo {groups['gloo_descriptors']:.1f}"
     )
     return [Row(target, text, gloo / own >= 20 and held < ranks - 1 and ranks >= 64)]

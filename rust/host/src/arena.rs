@@ -61,8 +61,9 @@ const PAYLOAD: usize = 24;
 const FACTOR: usize = 64;
 const PAGE: usize = 4096;
 
-/// Bytes all slots of one half take together: they stay in a second-level cache, and are soon made.
-const SLOTS_TOGETHER: usize = 256 << 10;
+/// Bytes all slots of one half take together: longer slots mean fewer rounds, and much longer ones no
+/// fewer that matter.
+const SLOTS_TOGETHER: usize = 1 << 20;
 const SMALLEST_SLOT: usize = 16 << 10;
 
 /// Values of the word at `FAILED`.
