@@ -32,9 +32,9 @@ CHURN_SAMPLES = (4, 2, 1)  # fractions of the whole at which the process is look
 
 
 def make(ranks: int) -> dict[str, Any]:
-    """Milliseconds of new_group of all ranks, ours and stock gloo in turn; and of torch's own share.
+    """Milliseconds of new_group of all ranks, ours and stock gloo in turn; and torch's share.
 
-    Its share is what new_group takes with torch's fake backend, which connects nobody.
+    That is what new_group takes with torch's fake backend, which connects nobody.
     """
     most = available_memory() // 2 // MEMORY_OF_A_RANK
     fitting = max(2, min(ranks, most))

@@ -1,7 +1,8 @@
-//! The progress engine's state, and its operations: issued, run step by step, finished. What their
-//! messages do is in `messages`, what failing does in `failing`, collectives in shared memory in `gathering`, what links do in `traffic`. One lock
-//! guards all of it; nothing in it waits for a peer's program or calls a client. Must not know
-//! threads or sleeping; `progress` does.
+//! The progress engine's state, and its operations: issued, run step by step, finished.
+//!
+//! What their messages do is in `messages`, what failing does in `failing`, collectives in shared
+//! memory in `gathering`, what links do in `traffic`. One lock guards all of it; nothing in it waits
+//! for a peer's program or calls a client. Must not know threads or sleeping; `progress` does.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
