@@ -96,7 +96,11 @@ impl Patience {
             },
             // While a core is given away it computes for none of the ranks: that pays where they are
             // soon done with their parts.
-            yields: if bytes <= 8 * SHORT { YIELDS } else { FEW_YIELDS },
+            yields: if bytes <= 8 * SHORT {
+                YIELDS
+            } else {
+                FEW_YIELDS
+            },
             short,
         }
     }
