@@ -429,6 +429,11 @@ impl Core {
         self.run_ready();
     }
 
+    /// Whether an operation can go on or is over.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.ready.is_empty() || !self.finished.is_empty()
+    }
+
     // ---- programs
 
     /// Takes every operation that can go on as far as it goes.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ferrocomm_core::call::Call;
+use ferrocomm_core::call::{Call, Operation, Task};
 use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
@@ -288,19 +288,29 @@ impl Group for HostGroup {
     fn issue(&self, call: Call) -> Result<Arc<Work>> {
         self.same_process()?;
         let (operation, sequence) = (call.task.operation(), call.sequence);
-        match self.at_once(call, &mut || {})? {
-            Attempt::Done => {
-                let work = Arc::new(Work::new(operation, sequence));
-                work.run(work.complete(Ok(())));
-                Ok(work)
+        if let Task::PointToPoint(point) = call.task {
+            if self.send_at_once(point, call.dtype)? {
+                return Ok(over(operation, sequence));
             }
+            return self.progress.with(|core| core.issue(self.comm, call));
+        }
+        match self.at_once(call, &mut || {})? {
+            Attempt::Done => Ok(over(operation, sequence)),
             Attempt::Handed(work) => Ok(work),
             Attempt::Not(call) => self.progress.with(|core| core.issue(self.comm, call)),
         }
     }
 
-    fn run(&self, call: Call, issued: &mut dyn FnMut()) -> Result<()> {
+    fn run(&self, mut call: Call, issued: &mut dyn FnMut()) -> Result<()> {
         self.same_process()?;
+        if let Task::PointToPoint(point) = call.task {
+            if self.point_at_once(&mut call, point, issued)? {
+                return Ok(());
+            }
+            let work = self.progress.with(|core| core.issue(self.comm, call))?;
+            issued();
+            return self.wait_out(&work);
+        }
         match self.at_once(call, issued)? {
             Attempt::Done => Ok(()),
             Attempt::Handed(work) => self.wait_out(&work),
@@ -437,6 +447,13 @@ impl Group for HostGroup {
     fn transport(&self) -> String {
         self.progress.with(|core| core.transport(self.comm))
     }
+}
+
+/// A work that is complete.
+fn over(operation: Operation, sequence: u64) -> Arc<Work> {
+    let work = Arc::new(Work::new(operation, sequence));
+    work.run(work.complete(Ok(())));
+    work
 }
 
 impl Drop for HostGroup {

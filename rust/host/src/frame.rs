@@ -18,6 +18,10 @@ pub(crate) const EAGER: usize = 64 * 1024;
 /// Largest payload of a chunk.
 pub(crate) const CHUNK: usize = 256 * 1024;
 const MAGIC: u16 = 0xFC01;
+/// Where a message says that it is in the stream whole, and so can never be taken back.
+const CERTAIN: usize = 60;
+/// Where the sender's transfer stands.
+const TRANSFER: std::ops::Range<usize> = 48..56;
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,8 +157,15 @@ impl Header {
         out[28..32].copy_from_slice(&root.to_le_bytes());
         out[32..40].copy_from_slice(&self.fingerprint.bytes.unwrap_or(NO_BYTES).to_le_bytes());
         out[40..48].copy_from_slice(&self.length.to_le_bytes());
-        out[48..56].copy_from_slice(&self.transfer.to_le_bytes());
+        out[TRANSFER].copy_from_slice(&self.transfer.to_le_bytes());
         out[56..60].copy_from_slice(&self.payload.to_le_bytes());
+        out
+    }
+
+    /// The header of a message that is in the stream whole, and so can never be taken back.
+    pub(crate) fn encode_certain(&self) -> [u8; HEADER] {
+        let mut out = self.encode();
+        out[CERTAIN] = 1;
         out
     }
 
@@ -208,6 +219,11 @@ impl Header {
             payload,
         })
     }
+}
+
+/// Whether two headers that were encoded are the same but for the sender's transfer.
+pub(crate) fn same_but_transfer(one: &[u8; HEADER], other: &[u8; HEADER]) -> bool {
+    one[..TRANSFER.start] == other[..TRANSFER.start] && one[TRANSFER.end..] == other[TRANSFER.end..]
 }
 
 /// The fingerprint as it looks after a journey, to compare with one that made it.

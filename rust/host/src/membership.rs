@@ -298,6 +298,17 @@ impl Membership {
         Some(self.posted.remove(at))
     }
 
+    /// Whether a receive or a message of this address is here already.
+    pub(crate) fn has_met(&self, from: GroupRank, address: Address) -> bool {
+        self.posted
+            .iter()
+            .any(|posted| posted.address == address && listens(posted.from, from))
+            || self
+                .unexpected
+                .iter()
+                .any(|early| early.from == from && Address::of(&early.header) == address)
+    }
+
     /// The oldest message this receive takes.
     pub(crate) fn take_unexpected(&mut self, from: Source, address: Address) -> Option<Unexpected> {
         let at = self.unexpected.iter().position(|message| {

@@ -140,6 +140,17 @@ impl Progress {
         result
     }
 
+    /// The same for an act that mostly finishes nothing.
+    pub(crate) fn look<R>(self: &Arc<Self>, act: impl FnOnce(&mut Core) -> R) -> R {
+        let mut core = self.lock();
+        let result = act(&mut core);
+        if core.has_news() {
+            core.run_ready();
+            self.release(core);
+        }
+        result
+    }
+
     fn release(self: &Arc<Self>, mut core: MutexGuard<'_, Core>) {
         let finished = std::mem::take(&mut core.finished);
         let asynchronous = core.asynchronous;

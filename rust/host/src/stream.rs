@@ -60,6 +60,17 @@ pub(crate) trait Stream: Send {
     /// the stream is broken.
     fn try_read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
+    /// Whether `bytes` bytes that are written now go at once and whole. Where that cannot be told: no.
+    fn has_room(&mut self, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Fills `start` with the next bytes and leaves them where they are, once `whole` bytes of which
+    /// they are the first have come. Where that cannot be told: no.
+    fn peek(&mut self, _start: &mut [u8], _whole: usize) -> bool {
+        false
+    }
+
     /// What to poll while sleeping: readable when bytes have come, room was made or the peer is
     /// gone.
     fn fd(&self) -> BorrowedFd<'_>;

@@ -277,6 +277,14 @@ impl Stream for ShmStream {
         Ok(read)
     }
 
+    fn has_room(&mut self, bytes: usize) -> bool {
+        self.output.has_room(&self.memory.memory, bytes)
+    }
+
+    fn peek(&mut self, start: &mut [u8], whole: usize) -> bool {
+        self.input.peek(&self.memory.memory, start, whole)
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
