@@ -26,6 +26,7 @@ use crate::membership::{Address, Membership, Payload, Seating, Standing};
 use crate::program::{Limits, Operand, Place, Program, Step};
 use crate::seat::Seat;
 use crate::slab::{Key, Slab};
+use crate::spin::Spin;
 
 /// Where algorithms change; the same on all ranks.
 pub(crate) const LIMITS: Limits = Limits {
@@ -133,6 +134,7 @@ pub(crate) struct Core {
     /// where this process has announced that it sleeps
     pub(crate) lying: Vec<Arc<Seat>>,
     pub(crate) watches: Vec<Watch>,
+    pub(crate) spin: Arc<Spin>,
     /// scratch memory that no program uses now
     spare: Vec<u8>,
 }
@@ -160,6 +162,7 @@ impl Core {
             closing: Vec::new(),
             lying: Vec::new(),
             watches: Vec::new(),
+            spin: Arc::default(),
             spare: Vec::new(),
         }
     }

@@ -17,7 +17,6 @@ use ferrocomm_core::work::Work;
 use crate::address;
 use crate::at_once::Attempt;
 use crate::bootstrap::{JoinRequest, Member, Neighbours, join};
-use crate::cores;
 use crate::endpoint::{Endpoint, TransportChoice};
 use crate::gathering::new_place;
 use crate::instructions;
@@ -25,8 +24,6 @@ use crate::membership::{Membership, Standing};
 use crate::progress::{Progress, done};
 use crate::seat::Place;
 
-/// How long a waiting thread spins where every rank has a core.
-const SPIN: Duration = Duration::from_micros(200);
 /// How long the end of a communicator waits for control messages to leave.
 const FLUSH: Duration = Duration::from_secs(1);
 /// How long the end of a communicator waits for peers to agree about what they were sent last. A peer
@@ -97,7 +94,6 @@ impl HostEngine {
         instructions::from_environment()?.choose();
         let endpoint = Endpoint::open(TransportChoice::from_environment()?)?;
         let progress = Progress::new(endpoint)?;
-        progress.set_spin(SPIN);
         Ok(Arc::new(Self { progress }))
     }
 
@@ -175,17 +171,13 @@ impl HostGroup {
         members: Arc<Vec<Member>>,
     ) -> Self {
         let place = new_place();
-        let cores = cores::usable();
         progress.with(|core| {
             let local = core.endpoint.me.machine;
             let neighbours = members
                 .iter()
                 .filter(|member| member.machine == local)
                 .count();
-            // One crowded communicator is enough: all ranks of this process share the cores.
-            if neighbours > cores {
-                progress.set_spin(Duration::ZERO);
-            }
+            core.spin.note_ranks(neighbours);
             let seating = core.seating_for(&members);
             let membership =
                 Membership::new(name.clone(), rank, members.clone(), seating, place.clone());

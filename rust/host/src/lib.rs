@@ -40,6 +40,7 @@ mod random;
 mod seat;
 mod segments;
 mod slab;
+mod spin;
 mod stream;
 mod sync;
 mod traffic;

@@ -200,7 +200,8 @@ impl Core {
         };
         let mut start = [0; HEADER];
         for (index, channel) in link.channels.iter_mut().enumerate() {
-            if channel.ended || !matches!(channel.reading, Reading::Header { got: 0, .. }) {
+            let between = matches!(channel.reading, Reading::Header { got: 0, .. });
+            if channel.ended || !channel.judged || !between {
                 return Ok(Look::Other);
             }
             if !channel.stream.peek(&mut start, HEADER) {

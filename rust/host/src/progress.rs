@@ -19,6 +19,7 @@ use crate::bell::Bell;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::forks;
+use crate::spin::Spin;
 
 /// Longest sleep: interrupts and deadlines are looked at this often.
 const NAP: Duration = interrupt::INTERVAL;
@@ -56,7 +57,7 @@ pub(crate) struct Progress {
     asleep: AtomicBool,
     waiters: AtomicUsize,
     asynchronous: AtomicUsize,
-    spin_nanos: AtomicU64,
+    spin: Arc<Spin>,
     made: Instant,
     /// nanoseconds after `made` until which nobody spins; 0 at first
     crowded_until: AtomicU64,
@@ -68,14 +69,16 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(endpoint: Endpoint) -> Result<Arc<Self>> {
         let bell = Arc::new(Bell::new(&endpoint.me.unix)?);
+        let core = Core::new(endpoint, bell.clone());
+        let spin = core.spin.clone();
         Ok(Arc::new(Self {
             generation: forks::generation(),
-            core: Mutex::new(Core::new(endpoint, bell.clone())),
+            core: Mutex::new(core),
             bell,
             asleep: AtomicBool::new(false),
             waiters: AtomicUsize::new(0),
             asynchronous: AtomicUsize::new(0),
-            spin_nanos: AtomicU64::new(0),
+            spin,
             made: Instant::now(),
             crowded_until: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
@@ -89,14 +92,9 @@ impl Progress {
         self.generation == forks::generation()
     }
 
-    /// How long a waiting thread spins before it sleeps; zero where ranks outnumber cores.
-    pub(crate) fn set_spin(&self, spin: Duration) {
-        self.spin_nanos.store(nanos(spin), Ordering::Relaxed);
-    }
-
     /// How long a waiting thread spins before it sleeps.
     pub(crate) fn spin(&self) -> Duration {
-        Duration::from_nanos(self.spin_nanos.load(Ordering::Relaxed))
+        self.spin.long()
     }
 
     /// How long a wait that begins now spins: not at all for a while after the processor was lost to

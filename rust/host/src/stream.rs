@@ -13,6 +13,7 @@ mod tests;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
+use crate::cores::Processors;
 pub(crate) use fd_passing::{receive_with_fd, send_with_fd};
 
 /// What carries the bytes.
@@ -69,6 +70,11 @@ pub(crate) trait Stream: Send {
     /// they are the first have come. Where that cannot be told: no.
     fn peek(&mut self, _start: &mut [u8], _whole: usize) -> bool {
         false
+    }
+
+    /// The processors the peer runs on, once it has said so.
+    fn processors(&self) -> Option<Processors> {
+        None
     }
 
     /// What to poll while sleeping: readable when bytes have come, room was made or the peer is
