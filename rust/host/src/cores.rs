@@ -73,11 +73,14 @@ pub(crate) fn apart(one: Processors, other: Processors) -> bool {
     one.iter().zip(other).all(|(one, other)| one & other == 0)
 }
 
-/// How many processors the machine has.
+/// How many processors the machine has. Asked once, since it reads a file.
 pub(crate) fn online() -> usize {
-    // SAFETY: a plain number; no memory is passed.
-    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    usize::try_from(count).map_or(1, |count| count.max(1))
+    static ONLINE: LazyLock<usize> = LazyLock::new(|| {
+        // SAFETY: a plain number; no memory is passed.
+        let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        usize::try_from(count).map_or(1, |count| count.max(1))
+    });
+    *ONLINE
 }
 
 #[cfg(test)]
