@@ -23,6 +23,7 @@ use crate::gathering::Offer;
 use crate::link::{Link, client_bytes, client_bytes_mut};
 use crate::meeting::{self, Meeting};
 use crate::membership::{Address, Membership, Payload, Seating, Standing};
+use crate::numbered::Numbered;
 use crate::program::{Limits, Operand, Place, Program, Step};
 use crate::seat::Seat;
 use crate::slab::{Key, Slab};
@@ -111,8 +112,8 @@ pub(crate) type Finished = Vec<(Arc<Work>, Result<()>)>;
 pub(crate) struct Core {
     pub(crate) endpoint: Endpoint,
     pub(crate) links: Slab<Link>,
-    pub(crate) by_process: HashMap<ProcessId, Key>,
-    pub(crate) groups: HashMap<CommId, Membership>,
+    pub(crate) by_process: Numbered<ProcessId, Key>,
+    pub(crate) groups: Numbered<CommId, Membership>,
     pub(crate) ops: Slab<Op>,
     pub(crate) sends: Slab<Send>,
     pub(crate) recvs: Slab<Recv>,
@@ -144,8 +145,8 @@ impl Core {
         Self {
             endpoint,
             links: Slab::new(),
-            by_process: HashMap::new(),
-            groups: HashMap::new(),
+            by_process: Numbered::default(),
+            groups: Numbered::default(),
             ops: Slab::new(),
             sends: Slab::new(),
             recvs: Slab::new(),

@@ -30,6 +30,7 @@ mod meeting;
 mod membership;
 mod memory;
 mod messages;
+mod numbered;
 mod points;
 mod print;
 mod program;

@@ -94,11 +94,6 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Whether there is no entry.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.free.len() == self.slots.len()
-    }
-
     /// Places an entry may be at, from 0.
     pub(crate) fn places(&self) -> usize {
         self.slots.len()
