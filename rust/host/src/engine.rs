@@ -21,6 +21,7 @@ use crate::endpoint::{Endpoint, TransportChoice};
 use crate::gathering::new_place;
 use crate::instructions;
 use crate::membership::{Membership, Standing};
+use crate::points::Tried;
 use crate::progress::{Progress, done};
 use crate::seat::Place;
 
@@ -296,10 +297,11 @@ impl Group for HostGroup {
     fn run(&self, mut call: Call, issued: &mut dyn FnMut()) -> Result<()> {
         self.same_process()?;
         if let Task::PointToPoint(point) = call.task {
-            if self.point_at_once(&mut call, point, issued)? {
-                return Ok(());
-            }
-            let work = self.progress.with(|core| core.issue(self.comm, call))?;
+            let work = match self.point_at_once(&mut call, point, issued)? {
+                Tried::Over => return Ok(()),
+                Tried::Handed(work) => work,
+                Tried::Not => self.progress.with(|core| core.issue(self.comm, call))?,
+            };
             issued();
             return self.wait_out(&work);
         }

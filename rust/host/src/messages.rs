@@ -79,7 +79,7 @@ impl Core {
     }
 
     /// Enters a transfer in its operation; its key.
-    fn start_transfer(
+    pub(crate) fn start_transfer(
         &mut self,
         op: Key,
         kind: fn(Key) -> Transfer,

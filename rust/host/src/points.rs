@@ -5,19 +5,22 @@
 //! Must not know how streams work.
 
 use std::io::IoSlice;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ferrocomm_core::call::{Call, Operation, PointToPoint, Region, Source};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::Result;
 use ferrocomm_core::ids::{CommId, GroupRank};
+use ferrocomm_core::work::Work;
 
-use crate::core::Core;
+use crate::core::{Core, Course, Recv, Transfer};
 use crate::engine::HostGroup;
 use crate::frame::{EAGER, Fingerprint, HEADER, Header, Kind, same_but_transfer};
-use crate::link::{Link, LinkState, Reading, client_bytes, client_bytes_mut};
+use crate::link::{Link, LinkState, Reading, Sink, client_bytes, client_bytes_mut};
 use crate::membership::Address;
 use crate::slab::Key;
+use crate::stream::Stream;
 
 /// Looks for a message while the lock is held once. Others that want it wait about a microsecond.
 const LOOKS: u32 = 16;
@@ -26,12 +29,26 @@ const LOOKS: u32 = 16;
 enum Look {
     Taken,
     Nothing,
+    /// the first part of it: the engine takes the rest
+    Part(Arc<Work>),
     /// something the engine has to deal with
     Other,
 }
 
+/// What became of a call.
+pub(crate) enum Tried {
+    Over,
+    /// begun: the engine has it
+    Handed(Arc<Work>),
+    Not,
+}
+
+/// Looks for the next bytes of a message whose sender is just writing it.
+const LOOKS_WITHIN: u32 = 512;
+
 /// A message that is awaited.
-struct Wanted {
+struct Wanted<'a> {
+    call: &'a Call,
     from: GroupRank,
     tag: u32,
     region: Region,
@@ -61,8 +78,8 @@ fn header_of(comm: CommId, tag: u32, dtype: Dtype, bytes: usize) -> [u8; HEADER]
 }
 
 impl HostGroup {
-    /// Runs a send or a receive if it is soon over; whether it is. `issued` is called when it is, or
-    /// before it waits. What is left of its time is for the engine.
+    /// Runs a send or a receive if it is soon over. `issued` is called when it is, or before it waits;
+    /// the time that took is taken from the call's.
     ///
     /// # Errors
     /// As `Group::run`.
@@ -71,14 +88,14 @@ impl HostGroup {
         call: &mut Call,
         point: PointToPoint,
         issued: &mut dyn FnMut(),
-    ) -> Result<bool> {
+    ) -> Result<Tried> {
         match point {
             PointToPoint::Send { .. } => {
-                let sent = self.send_at_once(point, call.dtype)?;
-                if sent {
-                    issued();
+                if !self.send_at_once(point, call.dtype)? {
+                    return Ok(Tried::Not);
                 }
-                Ok(sent)
+                issued();
+                Ok(Tried::Over)
             }
             PointToPoint::Recv {
                 buffer,
@@ -86,14 +103,17 @@ impl HostGroup {
                 tag,
             } if buffer.bytes <= EAGER => {
                 let wanted = Wanted {
+                    call,
                     from,
                     tag,
                     region: buffer,
                     header: header_of(self.comm(), tag, call.dtype, buffer.bytes),
                 };
-                self.receive_at_once(call, &wanted, issued)
+                let (tried, waited) = self.receive_at_once(&wanted, issued)?;
+                call.timeout = call.timeout.saturating_sub(waited);
+                Ok(tried)
             }
-            PointToPoint::Recv { .. } => Ok(false),
+            PointToPoint::Recv { .. } => Ok(Tried::Not),
         }
     }
 
@@ -113,15 +133,16 @@ impl HostGroup {
             .look(|core| core.send_now(self.comm(), to, &header, buffer))
     }
 
+    /// Takes a message, and how long that took.
     fn receive_at_once(
         &self,
-        call: &mut Call,
-        wanted: &Wanted,
+        wanted: &Wanted<'_>,
         issued: &mut dyn FnMut(),
-    ) -> Result<bool> {
-        let mut until = None;
+    ) -> Result<(Tried, Duration)> {
+        let mut since = None;
         loop {
-            let looks = if until.is_some() { LOOKS } else { 1 };
+            // At first it may be there already.
+            let looks = if since.is_some() { LOOKS } else { 1 };
             let found = self.progress().look(|core| {
                 for _ in 1..looks {
                     match core.receive_now(self.comm(), wanted)? {
@@ -131,22 +152,25 @@ impl HostGroup {
                 }
                 core.receive_now(self.comm(), wanted)
             })?;
+            let waited = since.map_or(Duration::ZERO, |(begun, _): (Instant, _)| begun.elapsed());
             match found {
                 Look::Taken => {
                     issued();
-                    return Ok(true);
+                    return Ok((Tried::Over, waited));
                 }
-                Look::Other => return Ok(false),
+                Look::Part(work) => return Ok((Tried::Handed(work), waited)),
+                Look::Other => return Ok((Tried::Not, waited)),
                 Look::Nothing => {}
             }
-            let now = Instant::now();
-            let (begun, spin) = *until.get_or_insert_with(|| {
+            let (_, spin) = *since.get_or_insert_with(|| {
                 issued();
-                (now, self.progress().spin().min(call.timeout))
+                (
+                    Instant::now(),
+                    self.progress().spin().min(wanted.call.timeout),
+                )
             });
-            if now - begun >= spin {
-                call.timeout = call.timeout.saturating_sub(now - begun);
-                return Ok(false);
+            if waited >= spin {
+                return Ok((Tried::Not, waited));
             }
         }
     }
@@ -186,7 +210,7 @@ impl Core {
     }
 
     /// Takes a small message out of the stream, if it is the next one there.
-    fn receive_now(&mut self, comm: CommId, wanted: &Wanted) -> Result<Look> {
+    fn receive_now(&mut self, comm: CommId, wanted: &Wanted<'_>) -> Result<Look> {
         // Who waits drives what nobody waits for.
         if self.asynchronous > 0 {
             return Ok(Look::Other);
@@ -211,22 +235,64 @@ impl Core {
                 self.read_channel(key, index);
                 return Ok(Look::Nothing);
             }
-            if !channel.stream.peek(&mut start, HEADER + wanted.region.bytes) {
-                continue;
-            }
-            // SAFETY: the call is not over, so its client keeps the region valid and leaves it to
-            // the engine.
-            let body = unsafe { client_bytes_mut(wanted.region) };
-            let read = channel
-                .stream
-                .try_read(&mut start)
-                .and_then(|_| channel.stream.try_read(body));
-            return Ok(match read {
-                Ok(read) if read == body.len() => Look::Taken,
-                Ok(_) | Err(_) => Look::Other,
-            });
+            let read = read_whole(channel.stream.as_mut(), &mut start, wanted.region);
+            return match read {
+                Some(read) if read == wanted.region.bytes => Ok(Look::Taken),
+                Some(read) => self.hand_over((key, index), comm, wanted, (&start, read)),
+                // A broken stream says so again.
+                None => Ok(Look::Other),
+            };
         }
         Ok(Look::Nothing)
+    }
+
+    /// Lets the engine read the rest of a message of which `read` bytes are here.
+    fn hand_over(
+        &mut self,
+        (link, channel): (Key, usize),
+        comm: CommId,
+        wanted: &Wanted<'_>,
+        (header, read): (&[u8; HEADER], usize),
+    ) -> Result<Look> {
+        let header = Header::decode(header)?;
+        let call = wanted.call;
+        let work = Arc::new(Work::new(Operation::Recv, call.sequence));
+        work.set_source(wanted.from);
+        let op = self.add_op(
+            &work,
+            comm,
+            call.sequence,
+            call.timeout,
+            call.mode,
+            Course::Points,
+        );
+        self.set_deadline(op);
+        let recv = self.start_transfer(op, Transfer::Recv, |core, index| {
+            core.recvs.insert(Recv {
+                op,
+                index,
+                comm,
+                region: wanted.region,
+                got: read,
+                dtype: call.dtype,
+                from: Source::Rank(wanted.from),
+                address: Address::Tagged(wanted.tag),
+                granted: None,
+            })
+        });
+        let sink = recv.map_or(Sink::Nowhere, Sink::Receive);
+        let channel = self
+            .links
+            .get_mut(link)
+            .and_then(|link| link.channels.get_mut(channel));
+        if let Some(channel) = channel {
+            channel.reading = Reading::Payload {
+                header,
+                sink,
+                got: read,
+            };
+        }
+        Ok(Look::Part(work))
     }
 
     fn near_link(&mut self, comm: CommId, rank: GroupRank) -> Result<Option<(Key, &mut Link)>> {
@@ -243,4 +309,27 @@ impl Core {
             .filter(|link| matches!(link.state, LinkState::Open))
             .map(|link| (key, link)))
     }
+}
+
+/// Reads a header and the payload behind it, as long as that comes without a pause; how much of the
+/// payload did.
+fn read_whole(stream: &mut dyn Stream, header: &mut [u8; HEADER], region: Region) -> Option<usize> {
+    stream.try_read(header).ok()?;
+    // SAFETY: the call is not over, so its client keeps the region valid and leaves it to the
+    // engine.
+    let body = unsafe { client_bytes_mut(region) };
+    let (mut read, mut looks) = (0, 0);
+    while read < body.len() && looks < LOOKS_WITHIN {
+        match stream.try_read(&mut body[read..]).ok()? {
+            0 => {
+                looks += 1;
+                std::hint::spin_loop();
+            }
+            more => {
+                read += more;
+                looks = 0;
+            }
+        }
+    }
+    Some(read)
 }

@@ -44,7 +44,7 @@ const BYTES_START: usize = 4096;
 
 /// A long write is made visible in steps of so many bytes, so that the peer reads the first while
 /// the next are copied; room is given back in eighths of a ring.
-const PUBLISH_STEP: usize = 32 << 10;
+const PUBLISH_STEP: usize = 8 << 10;
 const RELEASES_PER_RING: usize = 8;
 
 /// Which side of the memory an end is.
