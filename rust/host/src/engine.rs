@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ferrocomm_core::call::{Call, Operation, Task};
+use ferrocomm_core::call::{Call, Operation, PointToPoint, Source, Task};
 use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
@@ -282,13 +282,18 @@ impl Group for HostGroup {
         self.same_process()?;
         let (operation, sequence) = (call.task.operation(), call.sequence);
         if let Task::PointToPoint(point) = call.task {
-            if self.send_at_once(point, call.dtype)? {
-                return Ok(over(operation, sequence));
-            }
-            return self.progress.with(|core| core.issue(self.comm, call));
+            return match self.point_now(&call, point)? {
+                Tried::Over => Ok(over(operation, sequence, point)),
+                Tried::Handed(work) => Ok(work),
+                Tried::Not => self.progress.with(|core| core.issue(self.comm, call)),
+            };
         }
         match self.at_once(call, &mut || {})? {
-            Attempt::Done => Ok(over(operation, sequence)),
+            Attempt::Done => {
+                let work = Arc::new(Work::new(operation, sequence));
+                work.run(work.complete(Ok(())));
+                Ok(work)
+            }
             Attempt::Handed(work) => Ok(work),
             Attempt::Not(call) => self.progress.with(|core| core.issue(self.comm, call)),
         }
@@ -444,8 +449,15 @@ impl Group for HostGroup {
 }
 
 /// A work that is complete.
-fn over(operation: Operation, sequence: u64) -> Arc<Work> {
+fn over(operation: Operation, sequence: u64, point: PointToPoint) -> Arc<Work> {
     let work = Arc::new(Work::new(operation, sequence));
+    if let PointToPoint::Recv {
+        from: Source::Rank(from),
+        ..
+    } = point
+    {
+        work.set_source(from);
+    }
     work.run(work.complete(Ok(())));
     work
 }

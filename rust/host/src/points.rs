@@ -78,6 +78,33 @@ fn header_of(comm: CommId, tag: u32, dtype: Dtype, bytes: usize) -> [u8; HEADER]
 }
 
 impl HostGroup {
+    /// Runs a send or a receive if it is over without a wait.
+    ///
+    /// # Errors
+    /// As `Group::issue`.
+    pub(crate) fn point_now(&self, call: &Call, point: PointToPoint) -> Result<Tried> {
+        match point {
+            PointToPoint::Send { buffer, to, tag } if buffer.bytes <= EAGER => {
+                let header = header_of(self.comm(), tag, call.dtype, buffer.bytes);
+                let send = |core: &mut Core| core.send_now(self.comm(), to, &header, buffer);
+                let sent = self.progress().look(send)?;
+                Ok(if sent { Tried::Over } else { Tried::Not })
+            }
+            PointToPoint::Send { .. } => Ok(Tried::Not),
+            PointToPoint::Recv { .. } => {
+                let Some(wanted) = self.wanted(call, point) else {
+                    return Ok(Tried::Not);
+                };
+                let look = |core: &mut Core| core.receive_now(self.comm(), &wanted);
+                Ok(match self.progress().look(look)? {
+                    Look::Taken => Tried::Over,
+                    Look::Part(work) => Tried::Handed(work),
+                    Look::Nothing | Look::Other => Tried::Not,
+                })
+            }
+        }
+    }
+
     /// Runs a send or a receive if it is soon over. `issued` is called when it is, or before it waits;
     /// the time that took is taken from the call's.
     ///
@@ -89,48 +116,34 @@ impl HostGroup {
         point: PointToPoint,
         issued: &mut dyn FnMut(),
     ) -> Result<Tried> {
+        if let Some(wanted) = self.wanted(call, point) {
+            let (tried, waited) = self.receive_at_once(&wanted, issued)?;
+            call.timeout = call.timeout.saturating_sub(waited);
+            return Ok(tried);
+        }
+        let tried = self.point_now(call, point)?;
+        if matches!(tried, Tried::Over) {
+            issued();
+        }
+        Ok(tried)
+    }
+
+    /// The message that a receive awaits, if it is small and from one rank.
+    fn wanted<'a>(&self, call: &'a Call, point: PointToPoint) -> Option<Wanted<'a>> {
         match point {
-            PointToPoint::Send { .. } => {
-                if !self.send_at_once(point, call.dtype)? {
-                    return Ok(Tried::Not);
-                }
-                issued();
-                Ok(Tried::Over)
-            }
             PointToPoint::Recv {
                 buffer,
                 from: Source::Rank(from),
                 tag,
-            } if buffer.bytes <= EAGER => {
-                let wanted = Wanted {
-                    call,
-                    from,
-                    tag,
-                    region: buffer,
-                    header: header_of(self.comm(), tag, call.dtype, buffer.bytes),
-                };
-                let (tried, waited) = self.receive_at_once(&wanted, issued)?;
-                call.timeout = call.timeout.saturating_sub(waited);
-                Ok(tried)
-            }
-            PointToPoint::Recv { .. } => Ok(Tried::Not),
+            } if buffer.bytes <= EAGER => Some(Wanted {
+                call,
+                from,
+                tag,
+                region: buffer,
+                header: header_of(self.comm(), tag, call.dtype, buffer.bytes),
+            }),
+            PointToPoint::Recv { .. } | PointToPoint::Send { .. } => None,
         }
-    }
-
-    /// Sends a small message if there is room for it; whether there was.
-    ///
-    /// # Errors
-    /// As `Group::issue`.
-    pub(crate) fn send_at_once(&self, point: PointToPoint, dtype: Dtype) -> Result<bool> {
-        let PointToPoint::Send { buffer, to, tag } = point else {
-            return Ok(false);
-        };
-        if buffer.bytes > EAGER {
-            return Ok(false);
-        }
-        let header = header_of(self.comm(), tag, dtype, buffer.bytes);
-        self.progress()
-            .look(|core| core.send_now(self.comm(), to, &header, buffer))
     }
 
     /// Takes a message, and how long that took.
