@@ -151,6 +151,17 @@ impl HostEngine {
     pub(crate) fn member(&self) -> Member {
         self.progress.with(|core| core.endpoint.me.clone())
     }
+
+    /// The group of `members`, one of which this engine is, without joining.
+    pub(crate) fn group(
+        &self,
+        comm: CommId,
+        rank: GroupRank,
+        members: &Arc<Vec<Member>>,
+    ) -> HostGroup {
+        let name = Arc::from("pair");
+        HostGroup::open(&self.progress, comm, name, rank, members.clone())
+    }
 }
 
 /// One communicator of this engine.

@@ -68,6 +68,7 @@ impl Core {
             length: region.bytes as u64,
             transfer: send.to_bits(),
             payload: if eager { region.bytes as u32 } else { 0 },
+            certain: false,
         };
         match link {
             None => self.deliver_local(comm, to, header, send),

@@ -4,6 +4,9 @@
 //!
 //! Must not know how streams work.
 
+#[cfg(test)]
+mod tests;
+
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +21,7 @@ use crate::core::{Core, Course, Recv, Transfer};
 use crate::engine::HostGroup;
 use crate::frame::{EAGER, Fingerprint, HEADER, Header, Kind, same_but_transfer};
 use crate::link::{Link, LinkState, Reading, Sink, client_bytes, client_bytes_mut};
-use crate::membership::Address;
+use crate::membership::{Address, Early, Payload, Unexpected};
 use crate::slab::Key;
 use crate::stream::Stream;
 
@@ -56,6 +59,24 @@ struct Wanted<'a> {
     header: [u8; HEADER],
 }
 
+impl Wanted<'_> {
+    /// Takes a message that came early, if it fits and can be had without asking anybody.
+    fn take(&self, early: &Unexpected) -> bool {
+        let Payload::Here(bytes) = &early.payload else {
+            return false;
+        };
+        let fits = early.header.certain
+            && early.header.fingerprint.dtype == self.call.dtype
+            && bytes.len() == self.region.bytes;
+        if fits {
+            // SAFETY: the call is not over, so its client keeps the region valid and leaves it to
+            // the engine.
+            unsafe { client_bytes_mut(self.region) }.copy_from_slice(bytes);
+        }
+        fits
+    }
+}
+
 /// The header of a message of `bytes` bytes that travels with its payload.
 fn header_of(comm: CommId, tag: u32, dtype: Dtype, bytes: usize) -> [u8; HEADER] {
     Header {
@@ -73,8 +94,9 @@ fn header_of(comm: CommId, tag: u32, dtype: Dtype, bytes: usize) -> [u8; HEADER]
         length: bytes as u64,
         transfer: 0,
         payload: u32::try_from(bytes).unwrap_or(u32::MAX),
+        certain: true,
     }
-    .encode_certain()
+    .encode()
 }
 
 impl HostGroup {
@@ -228,9 +250,17 @@ impl Core {
         if self.asynchronous > 0 {
             return Ok(Look::Other);
         }
-        let address = Address::Tagged(wanted.tag);
-        if self.open_group(comm)?.has_met(wanted.from, address) {
-            return Ok(Look::Other);
+        let group = self.open_group(comm)?;
+        match group.early(wanted.from, Address::Tagged(wanted.tag)) {
+            Early::None => {}
+            Early::Receive => return Ok(Look::Other),
+            Early::Message(at) => {
+                let taken = group.unexpected.get(at).is_some_and(|early| wanted.take(early));
+                if taken {
+                    group.unexpected.remove(at);
+                }
+                return Ok(if taken { Look::Taken } else { Look::Other });
+            }
         }
         let Some((key, link)) = self.near_link(comm, wanted.from)? else {
             return Ok(Look::Other);

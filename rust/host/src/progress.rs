@@ -45,7 +45,7 @@ const SOON: Duration = Duration::from_micros(50);
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 const FOR_A_WHILE: Duration = Duration::from_millis(5);
 /// Rounds between looks for new connections while spinning.
-const ACCEPT_EVERY: u64 = 64;
+const ACCEPT_EVERY: u64 = 1024;
 
 #[derive(Default)]
 struct Turn {
