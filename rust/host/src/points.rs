@@ -255,7 +255,10 @@ impl Core {
             Early::None => {}
             Early::Receive => return Ok(Look::Other),
             Early::Message(at) => {
-                let taken = group.unexpected.get(at).is_some_and(|early| wanted.take(early));
+                let taken = group
+                    .unexpected
+                    .get(at)
+                    .is_some_and(|early| wanted.take(early));
                 if taken {
                     group.unexpected.remove(at);
                 }

@@ -60,7 +60,18 @@ fn receive(group: &HostGroup, bytes: &mut [u8], tag: u32) -> Result<()> {
 #[test]
 fn messages_of_every_length_come_as_they_were_sent() {
     let [one, other] = pair();
-    let lengths = [0, 1, 8, 4096, 8192, 8193, EAGER - 1, EAGER, EAGER + 1, 3 << 20];
+    let lengths = [
+        0,
+        1,
+        8,
+        4096,
+        8192,
+        8193,
+        EAGER - 1,
+        EAGER,
+        EAGER + 1,
+        3 << 20,
+    ];
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for (round, length) in lengths.into_iter().cycle().take(200).enumerate() {
@@ -164,6 +175,8 @@ fn a_receive_that_spins_ends_when_its_communicator_is_aborted() {
     receive(&other, &mut got[..1], 1).unwrap();
     let point = receiving(&other, &mut got, 1);
     let mut issued = || other.abort();
-    let error = other.run(call(point, Mode::Sync, LONG), &mut issued).unwrap_err();
+    let error = other
+        .run(call(point, Mode::Sync, LONG), &mut issued)
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
 }
