@@ -24,9 +24,11 @@ use crate::gathering::Offer;
 use crate::link::{Link, client_bytes, client_bytes_mut};
 use crate::meeting::{self, Meeting};
 use crate::membership::{Address, Membership, Payload, Seating, Standing};
+use crate::numbered::Numbered;
 use crate::program::{Limits, Operand, Place, Program, Step};
 use crate::seat::Seat;
 use crate::slab::{Key, Slab};
+use crate::spin::Spin;
 
 /// Where algorithms change; the same on all ranks.
 pub(crate) const LIMITS: Limits = Limits {
@@ -111,8 +113,8 @@ pub(crate) type Finished = Vec<(Arc<Work>, Result<()>)>;
 pub(crate) struct Core {
     pub(crate) endpoint: Endpoint,
     pub(crate) links: Slab<Link>,
-    pub(crate) by_process: HashMap<ProcessId, Key>,
-    pub(crate) groups: HashMap<CommId, Membership>,
+    pub(crate) by_process: Numbered<ProcessId, Key>,
+    pub(crate) groups: Numbered<CommId, Membership>,
     pub(crate) ops: Slab<Op>,
     pub(crate) sends: Slab<Send>,
     pub(crate) recvs: Slab<Recv>,
@@ -134,6 +136,7 @@ pub(crate) struct Core {
     /// where this process has announced that it sleeps
     pub(crate) lying: Vec<Arc<Seat>>,
     pub(crate) watches: Vec<Watch>,
+    pub(crate) spin: Arc<Spin>,
     /// scratch memory that no program uses now
     spare: Vec<u8>,
 }
@@ -143,8 +146,8 @@ impl Core {
         Self {
             endpoint,
             links: Slab::new(),
-            by_process: HashMap::new(),
-            groups: HashMap::new(),
+            by_process: Numbered::default(),
+            groups: Numbered::default(),
             ops: Slab::new(),
             sends: Slab::new(),
             recvs: Slab::new(),
@@ -161,6 +164,7 @@ impl Core {
             closing: Vec::new(),
             lying: Vec::new(),
             watches: Vec::new(),
+            spin: Arc::default(),
             spare: Vec::new(),
         }
     }
@@ -428,6 +432,11 @@ impl Core {
         self.set_deadline(op);
         self.ready.push_back(op);
         self.run_ready();
+    }
+
+    /// Whether an operation can go on or is over.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.ready.is_empty() || !self.finished.is_empty()
     }
 
     // ---- programs

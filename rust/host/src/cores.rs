@@ -68,6 +68,21 @@ pub(crate) fn crowded(ranks: impl Iterator<Item = Processors>) -> bool {
     all.iter().map(|word| word.count_ones()).sum::<u32>() < count
 }
 
+/// Whether two ranks have no processor in common.
+pub(crate) fn apart(one: Processors, other: Processors) -> bool {
+    one.iter().zip(other).all(|(one, other)| one & other == 0)
+}
+
+/// How many processors the machine has. Asked once, since it reads a file.
+pub(crate) fn online() -> usize {
+    static ONLINE: LazyLock<usize> = LazyLock::new(|| {
+        // SAFETY: a plain number; no memory is passed.
+        let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        usize::try_from(count).map_or(1, |count| count.max(1))
+    });
+    *ONLINE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +95,6 @@ mod tests {
         assert!(!crowded([[3, 0, 0, 0]; 2].into_iter()));
         assert!(crowded([[3, 0, 0, 0]; 3].into_iter()));
         assert!(!crowded([own()].into_iter()));
+        assert!(apart(only(0), only(1)) && !apart([3, 0, 0, 0], only(1)));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ferrocomm_core::call::Call;
+use ferrocomm_core::call::{Call, Operation, PointToPoint, Source, Task};
 use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
@@ -17,16 +17,14 @@ use ferrocomm_core::work::Work;
 use crate::address;
 use crate::at_once::Attempt;
 use crate::bootstrap::{JoinRequest, Member, Neighbours, join};
-use crate::cores;
 use crate::endpoint::{Endpoint, TransportChoice};
 use crate::gathering::new_place;
 use crate::instructions;
 use crate::membership::{Membership, Standing};
+use crate::points::Tried;
 use crate::progress::{Progress, done};
 use crate::seat::Place;
 
-/// How long a waiting thread spins where every rank has a core.
-const SPIN: Duration = Duration::from_micros(200);
 /// How long the end of a communicator waits for control messages to leave.
 const FLUSH: Duration = Duration::from_secs(1);
 /// How long the end of a communicator waits for peers to agree about what they were sent last. A peer
@@ -97,7 +95,6 @@ impl HostEngine {
         instructions::from_environment()?.choose();
         let endpoint = Endpoint::open(TransportChoice::from_environment()?)?;
         let progress = Progress::new(endpoint)?;
-        progress.set_spin(SPIN);
         Ok(Arc::new(Self { progress }))
     }
 
@@ -154,6 +151,17 @@ impl HostEngine {
     pub(crate) fn member(&self) -> Member {
         self.progress.with(|core| core.endpoint.me.clone())
     }
+
+    /// The group of `members`, one of which this engine is, without joining.
+    pub(crate) fn group(
+        &self,
+        comm: CommId,
+        rank: GroupRank,
+        members: &Arc<Vec<Member>>,
+    ) -> HostGroup {
+        let name = Arc::from("pair");
+        HostGroup::open(&self.progress, comm, name, rank, members.clone())
+    }
 }
 
 /// One communicator of this engine.
@@ -175,17 +183,13 @@ impl HostGroup {
         members: Arc<Vec<Member>>,
     ) -> Self {
         let place = new_place();
-        let cores = cores::usable();
         progress.with(|core| {
             let local = core.endpoint.me.machine;
             let neighbours = members
                 .iter()
                 .filter(|member| member.machine == local)
                 .count();
-            // One crowded communicator is enough: all ranks of this process share the cores.
-            if neighbours > cores {
-                progress.set_spin(Duration::ZERO);
-            }
+            core.spin.note_ranks(neighbours);
             let seating = core.seating_for(&members);
             let membership =
                 Membership::new(name.clone(), rank, members.clone(), seating, place.clone());
@@ -288,6 +292,13 @@ impl Group for HostGroup {
     fn issue(&self, call: Call) -> Result<Arc<Work>> {
         self.same_process()?;
         let (operation, sequence) = (call.task.operation(), call.sequence);
+        if let Task::PointToPoint(point) = call.task {
+            return match self.point_now(&call, point)? {
+                Tried::Over => Ok(over(operation, sequence, point)),
+                Tried::Handed(work) => Ok(work),
+                Tried::Not => self.progress.with(|core| core.issue(self.comm, call)),
+            };
+        }
         match self.at_once(call, &mut || {})? {
             Attempt::Done => {
                 let work = Arc::new(Work::new(operation, sequence));
@@ -299,8 +310,17 @@ impl Group for HostGroup {
         }
     }
 
-    fn run(&self, call: Call, issued: &mut dyn FnMut()) -> Result<()> {
+    fn run(&self, mut call: Call, issued: &mut dyn FnMut()) -> Result<()> {
         self.same_process()?;
+        if let Task::PointToPoint(point) = call.task {
+            let work = match self.point_at_once(&mut call, point, issued)? {
+                Tried::Over => return Ok(()),
+                Tried::Handed(work) => work,
+                Tried::Not => self.progress.with(|core| core.issue(self.comm, call))?,
+            };
+            issued();
+            return self.wait_out(&work);
+        }
         match self.at_once(call, issued)? {
             Attempt::Done => Ok(()),
             Attempt::Handed(work) => self.wait_out(&work),
@@ -437,6 +457,20 @@ impl Group for HostGroup {
     fn transport(&self) -> String {
         self.progress.with(|core| core.transport(self.comm))
     }
+}
+
+/// A work that is complete.
+fn over(operation: Operation, sequence: u64, point: PointToPoint) -> Arc<Work> {
+    let work = Arc::new(Work::new(operation, sequence));
+    if let PointToPoint::Recv {
+        from: Source::Rank(from),
+        ..
+    } = point
+    {
+        work.set_source(from);
+    }
+    work.run(work.complete(Ok(())));
+    work
 }
 
 impl Drop for HostGroup {

@@ -18,6 +18,10 @@ pub(crate) const EAGER: usize = 64 * 1024;
 /// Largest payload of a chunk.
 pub(crate) const CHUNK: usize = 256 * 1024;
 const MAGIC: u16 = 0xFC01;
+/// Where a message says that it is certain.
+const CERTAIN: usize = 60;
+/// Where the sender's transfer stands.
+const TRANSFER: std::ops::Range<usize> = 48..56;
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +107,8 @@ pub(crate) struct Header {
     pub(crate) transfer: u64,
     /// bytes behind this header
     pub(crate) payload: u32,
+    /// the message is in the stream whole, and so can never be taken back
+    pub(crate) certain: bool,
 }
 
 const REPORTS: &str = " reports: ";
@@ -127,6 +133,7 @@ impl Header {
             length: 0,
             transfer: 0,
             payload: 0,
+            certain: false,
         }
     }
 
@@ -136,25 +143,30 @@ impl Header {
     }
 
     pub(crate) fn encode(&self) -> [u8; HEADER] {
-        let mut out = [0; HEADER];
         let (op, factor) = self.fingerprint.op.unwrap_or((NO_OP, 0));
         let root = self.fingerprint.root.map_or(u32::MAX, GroupRank::get);
-        out[0..2].copy_from_slice(&MAGIC.to_le_bytes());
-        out[2] = self.kind as u8;
-        out[3] = self.fingerprint.operation as u8;
-        out[4] = self.fingerprint.dtype as u8;
-        out[5] = op;
         // The factor is compared, not computed with: 16 bits tell two factors apart well enough,
         // and the length that follows is the one that protects memory.
-        out[6..8].copy_from_slice(&fold(factor).to_le_bytes());
-        out[8..16].copy_from_slice(&self.comm.0.to_le_bytes());
-        out[16..24].copy_from_slice(&self.sequence.to_le_bytes());
-        out[24..28].copy_from_slice(&self.part.to_le_bytes());
-        out[28..32].copy_from_slice(&root.to_le_bytes());
-        out[32..40].copy_from_slice(&self.fingerprint.bytes.unwrap_or(NO_BYTES).to_le_bytes());
-        out[40..48].copy_from_slice(&self.length.to_le_bytes());
-        out[48..56].copy_from_slice(&self.transfer.to_le_bytes());
-        out[56..60].copy_from_slice(&self.payload.to_le_bytes());
+        let what = u64::from(MAGIC)
+            | u64::from(self.kind as u8) << 16
+            | u64::from(self.fingerprint.operation as u8) << 24
+            | u64::from(self.fingerprint.dtype as u8) << 32
+            | u64::from(op) << 40
+            | u64::from(fold(factor)) << 48;
+        let words = [
+            what,
+            self.comm.0,
+            self.sequence,
+            u64::from(self.part) | u64::from(root) << 32,
+            self.fingerprint.bytes.unwrap_or(NO_BYTES),
+            self.length,
+            self.transfer,
+            u64::from(self.payload) | u64::from(self.certain) << 32,
+        ];
+        let mut out = [0; HEADER];
+        for (place, word) in out.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
         out
     }
 
@@ -206,8 +218,14 @@ impl Header {
             length: u64::from_le_bytes(field(bytes, 40)),
             transfer: u64::from_le_bytes(field(bytes, 48)),
             payload,
+            certain: bytes[CERTAIN] == 1,
         })
     }
+}
+
+/// Whether two headers that were encoded are the same but for the sender's transfer.
+pub(crate) fn same_but_transfer(one: &[u8; HEADER], other: &[u8; HEADER]) -> bool {
+    one[..TRANSFER.start] == other[..TRANSFER.start] && one[TRANSFER.end..] == other[TRANSFER.end..]
 }
 
 /// The fingerprint as it looks after a journey, to compare with one that made it.

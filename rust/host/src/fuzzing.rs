@@ -106,6 +106,7 @@ fn header_there_and_back(input: &mut Input<'_>) {
     header.length = input.u64();
     header.transfer = input.u64();
     header.payload = input.u32() % (frame::CHUNK as u32 + 1);
+    header.certain = input.byte() % 2 == 1;
     let mut expected = header;
     expected.fingerprint = frame::as_received(header.fingerprint);
     same(&header, &expected);

@@ -68,6 +68,8 @@ pub(crate) struct Channel {
     pub(crate) stream: Box<dyn Stream>,
     pub(crate) reading: Reading,
     pub(crate) ended: bool,
+    /// where the peer runs has been looked at
+    pub(crate) judged: bool,
 }
 
 /// How a link stands.
@@ -104,6 +106,7 @@ impl Link {
             stream,
             reading: Reading::START,
             ended: false,
+            judged: false,
         });
         self.state = LinkState::Open;
         self.channels.len() - 1

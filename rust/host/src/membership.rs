@@ -61,6 +61,15 @@ pub(crate) struct Unexpected {
     pub(crate) payload: Payload,
 }
 
+/// What of an address was here before the one that asks.
+pub(crate) enum Early {
+    None,
+    /// a receive: it is served first
+    Receive,
+    /// a message, at this place
+    Message(usize),
+}
+
 /// Whether `rank` calls, as its collective `sequence`, what the rank that asks does.
 #[derive(Clone, Copy)]
 pub(crate) struct Question {
@@ -296,6 +305,18 @@ impl Membership {
             .iter()
             .position(|posted| posted.address == address && listens(posted.from, from))?;
         Some(self.posted.remove(at))
+    }
+
+    /// What of this address is here already.
+    pub(crate) fn early(&self, from: GroupRank, address: Address) -> Early {
+        let receives = |posted: &Posted| posted.address == address && listens(posted.from, from);
+        if self.posted.iter().any(receives) {
+            return Early::Receive;
+        }
+        self.unexpected
+            .iter()
+            .position(|early| early.from == from && Address::of(&early.header) == address)
+            .map_or(Early::None, Early::Message)
     }
 
     /// The oldest message this receive takes.

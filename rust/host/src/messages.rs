@@ -68,6 +68,7 @@ impl Core {
             length: region.bytes as u64,
             transfer: send.to_bits(),
             payload: if eager { region.bytes as u32 } else { 0 },
+            certain: false,
         };
         match link {
             None => self.deliver_local(comm, to, header, send),
@@ -79,7 +80,7 @@ impl Core {
     }
 
     /// Enters a transfer in its operation; its key.
-    fn start_transfer(
+    pub(crate) fn start_transfer(
         &mut self,
         op: Key,
         kind: fn(Key) -> Transfer,

@@ -19,6 +19,7 @@ use crate::bell::Bell;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::forks;
+use crate::spin::Spin;
 
 /// Longest sleep: interrupts and deadlines are looked at this often.
 const NAP: Duration = interrupt::INTERVAL;
@@ -37,8 +38,14 @@ const TURN: Duration = Duration::from_micros(100);
 const LONG_TURN: Duration = Duration::from_millis(1);
 /// For so long nobody spins after another program took the processor.
 const CROWDED: Duration = Duration::from_millis(100);
+/// A wait is soon over, or it takes long: for so long it only looks, and offers the processor to nobody.
+const SOON: Duration = Duration::from_micros(50);
+/// For a while after it was needed, the background thread looks this often whether it is again. Waking
+/// it for every operation costs many times what most operations do, and most are waited for by then.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+const FOR_A_WHILE: Duration = Duration::from_millis(5);
 /// Rounds between looks for new connections while spinning.
-const ACCEPT_EVERY: u64 = 64;
+const ACCEPT_EVERY: u64 = 1024;
 
 #[derive(Default)]
 struct Turn {
@@ -46,6 +53,10 @@ struct Turn {
     taken: bool,
     /// the background thread runs
     background: bool,
+    /// how often the background thread was called
+    calls: u64,
+    /// threads that sleep until they are told of a change
+    sleepers: usize,
 }
 
 /// The engine of one process, shared by its threads.
@@ -56,7 +67,7 @@ pub(crate) struct Progress {
     asleep: AtomicBool,
     waiters: AtomicUsize,
     asynchronous: AtomicUsize,
-    spin_nanos: AtomicU64,
+    spin: Arc<Spin>,
     made: Instant,
     /// nanoseconds after `made` until which nobody spins; 0 at first
     crowded_until: AtomicU64,
@@ -68,14 +79,16 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(endpoint: Endpoint) -> Result<Arc<Self>> {
         let bell = Arc::new(Bell::new(&endpoint.me.unix)?);
+        let core = Core::new(endpoint, bell.clone());
+        let spin = core.spin.clone();
         Ok(Arc::new(Self {
             generation: forks::generation(),
-            core: Mutex::new(Core::new(endpoint, bell.clone())),
+            core: Mutex::new(core),
             bell,
             asleep: AtomicBool::new(false),
             waiters: AtomicUsize::new(0),
             asynchronous: AtomicUsize::new(0),
-            spin_nanos: AtomicU64::new(0),
+            spin,
             made: Instant::now(),
             crowded_until: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
@@ -89,14 +102,9 @@ impl Progress {
         self.generation == forks::generation()
     }
 
-    /// How long a waiting thread spins before it sleeps; zero where ranks outnumber cores.
-    pub(crate) fn set_spin(&self, spin: Duration) {
-        self.spin_nanos.store(nanos(spin), Ordering::Relaxed);
-    }
-
     /// How long a waiting thread spins before it sleeps.
     pub(crate) fn spin(&self) -> Duration {
-        Duration::from_nanos(self.spin_nanos.load(Ordering::Relaxed))
+        self.spin.long()
     }
 
     /// How long a wait that begins now spins: not at all for a while after the processor was lost to
@@ -140,6 +148,18 @@ impl Progress {
         result
     }
 
+    /// The same for an act that mostly finishes nothing.
+    pub(crate) fn look<R>(self: &Arc<Self>, act: impl FnOnce(&mut Core) -> R) -> R {
+        let mut core = self.lock();
+        let asynchronous = core.asynchronous;
+        let result = act(&mut core);
+        if core.has_news() || core.asynchronous != asynchronous {
+            core.run_ready();
+            self.release(core);
+        }
+        result
+    }
+
     fn release(self: &Arc<Self>, mut core: MutexGuard<'_, Core>) {
         let finished = std::mem::take(&mut core.finished);
         let asynchronous = core.asynchronous;
@@ -167,16 +187,41 @@ impl Progress {
             self.bell.ring();
         }
         if self.waiters.load(Ordering::SeqCst) > 1 || self.asynchronous.load(Ordering::SeqCst) > 0 {
-            drop(self.turn());
+            self.tell(&self.turn());
+        }
+    }
+
+    /// Tells the threads that sleep until then that something has changed, if there are any.
+    fn tell(&self, turn: &Turn) {
+        if turn.sleepers > 0 {
             self.changed.notify_all();
         }
     }
 
+    /// Sleeps until something has changed, at most `nap`.
+    fn await_change<'a>(
+        &self,
+        mut turn: MutexGuard<'a, Turn>,
+        nap: Duration,
+    ) -> MutexGuard<'a, Turn> {
+        turn.sleepers += 1;
+        let mut turn = self.nap(turn, nap);
+        turn.sleepers -= 1;
+        turn
+    }
+
+    fn nap<'a>(&self, turn: MutexGuard<'a, Turn>, nap: Duration) -> MutexGuard<'a, Turn> {
+        self.changed
+            .wait_timeout(turn, nap)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
+    }
+
     fn call_background(self: &Arc<Self>) {
         let mut turn = self.turn();
+        turn.calls += 1;
         if turn.background {
-            drop(turn);
-            self.changed.notify_all();
+            self.tell(&turn);
             return;
         }
         let progress = self.clone();
@@ -212,6 +257,7 @@ impl Progress {
     }
 
     fn background(self: &Arc<Self>) {
+        let (mut calls, mut needed) = (0, Instant::now());
         loop {
             let mut turn = self.turn();
             let idle = Instant::now();
@@ -222,11 +268,15 @@ impl Progress {
                     turn.background = false;
                     return;
                 }
-                turn = self
-                    .changed
-                    .wait_timeout(turn, IDLE)
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0;
+                let now = Instant::now();
+                if calls != turn.calls {
+                    (calls, needed) = (turn.calls, now);
+                }
+                turn = if now - needed < FOR_A_WHILE {
+                    self.nap(turn, LOOK_AGAIN)
+                } else {
+                    self.await_change(turn, IDLE)
+                };
             }
             drop(turn);
             if !self.step() {
@@ -290,6 +340,10 @@ impl Progress {
                 yields = 0;
                 continue;
             }
+            if now - quiet_since < spin.min(SOON) {
+                std::hint::spin_loop();
+                continue;
+            }
             if now - quiet_since < spin {
                 // A peer on this very processor gets on meanwhile.
                 std::thread::yield_now();
@@ -326,11 +380,7 @@ impl Progress {
         if turn.taken {
             if !awake() {
                 // Whoever sleeps over the streams may be the background thread: it gives way.
-                drop(
-                    self.changed
-                        .wait_timeout(turn, nap)
-                        .unwrap_or_else(PoisonError::into_inner),
-                );
+                drop(self.await_change(turn, nap));
             }
             return;
         }
@@ -340,11 +390,7 @@ impl Progress {
         let mut turn = self.turn();
         turn.taken = false;
         // Whoever waits for the place has said so before it looked at `taken`.
-        let others = turn.background || self.waiters.load(Ordering::SeqCst) > 1;
-        drop(turn);
-        if others {
-            self.changed.notify_all();
-        }
+        self.tell(&turn);
     }
 
     fn doze(self: &Arc<Self>, awake: impl Fn() -> bool, nap: Duration) {
@@ -410,8 +456,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.waiters.fetch_sub(1, Ordering::SeqCst);
         if self.0.asynchronous.load(Ordering::SeqCst) > 0 {
-            drop(self.0.turn());
-            self.0.changed.notify_all();
+            self.0.tell(&self.0.turn());
         }
     }
 }

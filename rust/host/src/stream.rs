@@ -13,6 +13,7 @@ mod tests;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
+use crate::cores::Processors;
 pub(crate) use fd_passing::{receive_with_fd, send_with_fd};
 
 /// What carries the bytes.
@@ -59,6 +60,22 @@ pub(crate) trait Stream: Send {
     /// `UnexpectedEof` when the peer has closed or died and all it sent was read; another kind when
     /// the stream is broken.
     fn try_read(&mut self, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Whether `bytes` bytes that are written now go at once and whole. Where that cannot be told: no.
+    fn has_room(&mut self, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Fills `start` with the next bytes and leaves them where they are, once `whole` bytes of which
+    /// they are the first have come. Where that cannot be told: no.
+    fn peek(&mut self, _start: &mut [u8], _whole: usize) -> bool {
+        false
+    }
+
+    /// The processors the peer runs on, once it has said so.
+    fn processors(&self) -> Option<Processors> {
+        None
+    }
 
     /// What to poll while sleeping: readable when bytes have come, room was made or the peer is
     /// gone.

@@ -213,6 +213,12 @@ impl Core {
         if entry.ended {
             return Ok(0);
         }
+        if !entry.judged
+            && let Some(processors) = entry.stream.processors()
+        {
+            entry.judged = true;
+            self.spin.note_peer(processors);
+        }
         match &mut entry.reading {
             Reading::Header { bytes, got } => {
                 let count = entry.stream.try_read(&mut bytes[*got..])?;

@@ -78,6 +78,11 @@ impl Producer {
         Ok(self.room_seen())
     }
 
+    /// Whether there is room for `bytes` bytes. A corrupt count is told by `write`.
+    pub(super) fn has_room(&mut self, memory: &Memory, bytes: usize) -> bool {
+        self.room_seen() >= bytes || self.room(memory).is_ok_and(|room| room >= bytes)
+    }
+
     /// Room as of the last look.
     fn room_seen(&self) -> usize {
         self.place.capacity - (self.head - self.tail) as usize
@@ -163,6 +168,19 @@ impl Consumer {
         memory.read(self.place.bytes, &mut into[first..bytes]);
         self.tail += bytes as u64;
         Ok(bytes)
+    }
+
+    /// Copies the next bytes to `start` and leaves them in the ring, once `whole` bytes wait. A
+    /// corrupt count is told by `read`.
+    pub(super) fn peek(&mut self, memory: &Memory, start: &mut [u8], whole: usize) -> bool {
+        let waiting = self.waiting_seen() >= whole
+            || self.waiting(memory).is_ok_and(|waiting| waiting >= whole);
+        if waiting {
+            let (offset, first) = self.place.stretch(self.tail, start.len());
+            memory.read(offset, &mut start[..first]);
+            memory.read(self.place.bytes, &mut start[first..]);
+        }
+        waiting
     }
 
     /// Bytes read since the last `release`.

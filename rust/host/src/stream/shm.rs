@@ -16,8 +16,9 @@ use super::announcements::{Announcements, WANTS_BYTES, WANTS_ROOM};
 use super::ring::{COUNTS, Consumer, Place, Producer};
 use super::{Stream, StreamKind, length, or_would_block, send_with_fd};
 use crate::budget::Budget;
+use crate::cores::{self, Processors};
 use crate::memory::Memory;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of each ring unless the caller says otherwise.
 pub(crate) const RING_BYTES: usize = 1 << 20;
@@ -35,13 +36,15 @@ const RING_SIZE_WORD: usize = 8;
 const COUNTS_START: usize = 256;
 const STATE_START: usize = COUNTS_START + 2 * COUNTS;
 const STATE_BYTES: usize = 256;
-/// From the start of a side's state to its word `closed`, on a line of its own.
+/// From the start of a side's state to the processors it runs on, and to its word `closed`, on a line
+/// of its own.
+const PROCESSORS: usize = 64;
 const CLOSED: usize = 128;
 const BYTES_START: usize = 4096;
 
 /// A long write is made visible in steps of so many bytes, so that the peer reads the first while
 /// the next are copied; room is given back in eighths of a ring.
-const PUBLISH_STEP: usize = 32 << 10;
+const PUBLISH_STEP: usize = 8 << 10;
 const RELEASES_PER_RING: usize = 8;
 
 /// Which side of the memory an end is.
@@ -101,10 +104,11 @@ impl ShmStream {
             .atomic_u64(RING_SIZE_WORD)
             .store(capacity as u64, Ordering::Relaxed);
         memory.atomic_u64(0).store(MAGIC, Ordering::Release);
-        send_with_fd(&socket, hello, &fd).map_err(|error| {
+        let stream = Self::new(socket, memory, capacity, Side::Dialled)?;
+        send_with_fd(&stream.socket, hello, &fd).map_err(|error| {
             transport("the shared memory of a connection could not be handed over").got(error)
         })?;
-        Self::new(socket, memory, capacity, Side::Dialled)
+        Ok(stream)
     }
 
     /// Takes the memory that came with the peer's first bytes, see `receive_with_fd`. All of the
@@ -143,9 +147,11 @@ impl ShmStream {
             bytes: BYTES_START + side as usize * capacity,
             capacity,
         };
+        let memory = Shared { memory, side };
+        memory.introduce(cores::own());
         Ok(Self {
             socket,
-            memory: Shared { memory, side },
+            memory,
             announcements: Announcements::new(state_of(side), state_of(side.other())),
             output: Producer::new(place(side)),
             input: Consumer::new(place(side.other())),
@@ -277,6 +283,24 @@ impl Stream for ShmStream {
         Ok(read)
     }
 
+    fn has_room(&mut self, bytes: usize) -> bool {
+        self.output.has_room(&self.memory.memory, bytes)
+    }
+
+    fn peek(&mut self, start: &mut [u8], whole: usize) -> bool {
+        self.input.peek(&self.memory.memory, start, whole)
+    }
+
+    fn processors(&self) -> Option<Processors> {
+        let other = self.memory.side.other();
+        let set: Processors = std::array::from_fn(|index| {
+            self.memory
+                .processors_word(other, index)
+                .load(Ordering::Relaxed)
+        });
+        (set != Processors::default()).then_some(set)
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -340,6 +364,19 @@ impl Side {
 }
 
 impl Shared {
+    fn processors_word(&self, side: Side, index: usize) -> &AtomicU64 {
+        self.memory
+            .atomic_u64(state_of(side) + PROCESSORS + 8 * index)
+    }
+
+    /// Says where this side runs.
+    fn introduce(&self, own: Processors) {
+        for (index, word) in own.into_iter().enumerate() {
+            self.processors_word(self.side, index)
+                .store(word, Ordering::Relaxed);
+        }
+    }
+
     fn closed_word(&self, side: Side) -> &AtomicU32 {
         self.memory.atomic_u32(state_of(side) + CLOSED)
     }
