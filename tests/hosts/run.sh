@@ -10,7 +10,8 @@
 #   -n   ranks per host: one number for all, or one per host, with commas: 2,1,3 (default 2)
 #   -t   the ranks are ended after so long (default 300; of a suite: 1500 for each of its jobs)
 #   -o   COMMAND runs once, on no host; HOSTS_SPACES names the network namespaces, with commas, and
-#        tests/python/ranks.py puts the ranks it forks into them, one after the other
+#        HOSTS_MASTER is the first one's address. tests/python/ranks.py puts the ranks that it forks
+#        into them in turn
 #   -s   a suite, with one rank on each host, then with two: TCP between hosts, shared memory within.
 #        conformance or failures; ARGUMENTs are its runner's. Ends with one line of sums. The Python
 #        is PYTHON's, else .venv's
@@ -23,7 +24,7 @@
 # with its number.
 #
 # Ends with 0 when all ranks do, else with the first other status by rank. Hosts have no way out of
-# their bridge. How many bytes went between hosts and over their own loopbacks is printed.
+# their bridge. How many bytes went between hosts and over loopbacks is printed.
 #
 #     tests/hosts/run.sh -h 2 -n 2,1 python -m pytest ...        three ranks on two hosts
 #     tests/hosts/run.sh -s conformance                          the conformance suite on four hosts
@@ -93,6 +94,11 @@ run_suite() {
             failed += $4
             jobs++
         }
+        # Within a host nothing takes the way through the network.
+        match($0, /[0-9]+ within hosts/) && $0 !~ / 0 within hosts/ {
+            print "hosts: bytes went over a loopback"
+            failed++
+        }
         END {
             if (jobs < 2) {
                 failed += 2 - jobs
@@ -123,6 +129,12 @@ count_of() {
 
 clean() {
     trap - EXIT INT TERM HUP
+    # Its ranks are its own to end; `timeout` passes the signal on.
+    if [ -n "$once" ] && [ -n "$ranks" ]; then
+        kill -TERM "$ranks" 2>/dev/null
+        wait "$ranks"
+        ranks=
+    fi
     for pid in $ranks; do
         kill -KILL "$pid" 2>/dev/null
     done
@@ -180,16 +192,21 @@ while [ "$host" -le "$hosts" ]; do
     host=$((host + 1))
 done
 
-# What the interfaces have sent so far, over all hosts: `sent eth0`.
+# What an interface has sent so far, added up over hosts from a first one on: `sent eth0 1`.
 sent() {
     sum=0
-    host=1
+    host=$2
     while [ "$host" -le "$hosts" ]; do
         bytes=$(ip netns exec "$name-$host" cat "/sys/class/net/$1/statistics/tx_bytes")
         sum=$((sum + bytes))
         host=$((host + 1))
     done
     echo "$sum"
+}
+
+# The first host's loopback carries its ranks' talk with the store.
+report_sent() {
+    echo "run.sh: sent $(sent eth0 1) bytes between hosts, $(sent lo 2) within hosts beyond the first"
 }
 
 # The ranks are somebody else's: it is told where they belong.
@@ -200,12 +217,12 @@ if [ -n "$once" ]; then
         spaces=$spaces,$name-$host
         host=$((host + 1))
     done
-    HOSTS_SPACES=$spaces HOSTS_FOLDER=$folder timeout -k 20 "$limit" "$@" &
+    HOSTS_SPACES=$spaces HOSTS_MASTER=$net.1 HOSTS_FOLDER=$folder timeout -k 20 "$limit" "$@" &
     ranks=$!
     wait "$ranks"
     outcome=$?
     ranks=
-    echo "run.sh: $(sent eth0) bytes between hosts, $(sent lo) over loopbacks"
+    report_sent
     exit "$outcome"
 fi
 
@@ -258,5 +275,5 @@ while [ "$rank" -lt "$size" ]; do
     fi
     rank=$((rank + 1))
 done
-echo "run.sh: $(sent eth0) bytes between hosts, $(sent lo) over loopbacks"
+report_sent
 exit "$outcome"

@@ -201,13 +201,13 @@ def _redirect(log: Path) -> None:
 def _set_environment(me: Rank, env: Mapping[str, str]) -> None:
     for name in _LAUNCHER_VARIABLES:
         os.environ.pop(name, None)
-    os.environ.update(
-        RANK=str(me.rank),
-        WORLD_SIZE=str(me.size),
-        LOCAL_RANK=str(me.rank),
-        LOCAL_WORLD_SIZE=str(me.size),
-        MASTER_ADDR="127.0.0.1",
-    )
+    os.environ.update(RANK=str(me.rank), WORLD_SIZE=str(me.size))
+    if "HOSTS_MASTER" in os.environ:
+        os.environ["MASTER_ADDR"] = os.environ["HOSTS_MASTER"]
+    else:
+        os.environ.update(
+            LOCAL_RANK=str(me.rank), LOCAL_WORLD_SIZE=str(me.size), MASTER_ADDR="127.0.0.1"
+        )
     os.environ.update(env)
     torch.set_num_threads(1)
 

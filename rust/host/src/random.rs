@@ -1,4 +1,10 @@
-//! Random numbers for tests: small, fast, repeatable from a seed.
+//! How long tests go on, and random numbers for them: small, fast, repeatable from a seed.
+
+/// How often a test does something: `usual`, or `sanitized` times under a sanitizer, where each time
+/// takes tens of times as long.
+pub(crate) fn rounds<T>(usual: T, sanitized: T) -> T {
+    if cfg!(sanitized) { sanitized } else { usual }
+}
 
 /// xorshift64*
 pub(crate) struct Random(u64);
