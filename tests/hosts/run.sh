@@ -4,7 +4,7 @@
 # at its end, however it ends; ranks that live then are ended too.
 #
 # usage: run.sh [-h HOSTS] [-n RANKS_PER_HOST] [-t SECONDS] [-o] COMMAND [ARGUMENT...]
-#        run.sh -s SUITE [-h HOSTS] [-t SECONDS] [ARGUMENT...]
+#        run.sh -s SUITE [-h HOSTS] [-t SECONDS] [-- ARGUMENT...]
 #
 #   -h   hosts (default 4)
 #   -n   ranks per host: one number for all, or one per host, with commas: 2,1,3 (default 2)

@@ -44,8 +44,6 @@ COVERAGE = [
 ]
 # Seconds for one program of tests: a watchdog for a hang on a busy machine, not a measure.
 LIMIT = 900.0
-# One thread, nothing unsafe, and gigabytes of simulated ranks: nothing to find there.
-SIMULATED = "bootstrap::simulator"
 # The functions of std behind the names that tsan_std.c uses, by the end of their mangled names.
 WRAPPED = {
     "MUTEX_LOCK": r"5mutex5futex\w*14lock_contended",
@@ -112,10 +110,9 @@ class Outcome:
         self.reports += line.startswith("SUMMARY: ")
 
 
-def run_tests(folder: Path, program: Path, skipped: list[str], options: dict[str, str]) -> Outcome:
+def run_tests(folder: Path, program: Path, options: dict[str, str]) -> Outcome:
     """Runs one program of tests. What does not end in LIMIT seconds has failed."""
-    command = [program, "--report-time", "-Zunstable-options"]
-    command += [word for name in skipped for word in ("--skip", name)]
+    command = [str(program), "--report-time", "-Zunstable-options"]
     outcome = Outcome()
     with subprocess.Popen(
         command,
@@ -140,8 +137,8 @@ def run_tests(folder: Path, program: Path, skipped: list[str], options: dict[str
     return outcome
 
 
-def rust_tests(step: str, flags: list[str], skipped: list[str], **options: str) -> bool:
-    """Runs the Rust tests, built with `flags`; `skipped` are parts of names of those left out."""
+def rust_tests(step: str, flags: list[str], **options: str) -> bool:
+    """Runs the Rust tests, built with `flags`."""
     start = time.monotonic()
     total = Outcome()
     lines = []
@@ -149,7 +146,7 @@ def rust_tests(step: str, flags: list[str], skipped: list[str], **options: str) 
     built = time.monotonic() - start
     for name, folder, program in programs:
         begun = time.monotonic()
-        outcome = run_tests(folder, program, skipped, options)
+        outcome = run_tests(folder, program, options)
         total.passed += outcome.passed
         total.failed += outcome.failed
         total.reports += outcome.reports
@@ -169,7 +166,6 @@ def address() -> bool:
     return rust_tests(
         "address",
         ["-Zsanitizer=address"],
-        [SIMULATED],
         # A small quarantine: the simulator allocates much, and the default keeps gigabytes of it.
         ASAN_OPTIONS="quarantine_size_mb=32:detect_leaks=1",
         LSAN_OPTIONS=f"suppressions={TOOLS / 'lsan.supp'}:print_suppressions=0",
@@ -203,9 +199,7 @@ def thread() -> bool:
     flags = ["-Zsanitizer=thread", "-Cunsafe-allow-abi-mismatch=sanitizer", f"-Clink-arg={shim}"]
     flags += [f"-Clink-arg=-Wl,--wrap={symbol}" for symbol in symbols.values()]
     options = f"suppressions={TOOLS / 'tsan.supp'} history_size=4"
-    # Programs are interpreted by one thread, too.
-    skipped = [SIMULATED, "collectives::tests"]
-    return rust_tests("thread", flags, skipped, TSAN_OPTIONS=options)
+    return rust_tests("thread", flags, TSAN_OPTIONS=options)
 
 
 def fuzz(seconds: int) -> bool:

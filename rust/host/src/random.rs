@@ -6,6 +6,12 @@ pub(crate) fn rounds<T>(usual: T, sanitized: T) -> T {
     if cfg!(sanitized) { sanitized } else { usual }
 }
 
+/// Whether the case of this number is run: each, and under a sanitizer one of seven, a step that
+/// meets all values of lists of other lengths.
+pub(crate) fn is_run(number: usize) -> bool {
+    number.is_multiple_of(rounds(1, 7))
+}
+
 /// xorshift64*
 pub(crate) struct Random(u64);
 
