@@ -13,7 +13,7 @@
 #        HOSTS_MASTER is the first one's address. tests/python/ranks.py puts the ranks that it forks
 #        into them in turn
 #   -s   a suite, with one rank on each host, then with two: TCP between hosts, shared memory within.
-#        conformance or failures; ARGUMENTs are its runner's. Ends with one line of sums. The Python
+#        conformance, or failures, which has as many ranks on half as many hosts then; ARGUMENTs are its runner's. Ends with one line of sums. The Python
 #        is PYTHON's, else .venv's
 #
 # Each rank runs COMMAND with torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -65,8 +65,7 @@ run_suite() {
     trap 'exit 143' TERM HUP
     outcome=0
     for count in 1 2; do
-        size=$((hosts * count))
-        echo "hosts: $suite, $hosts hosts with $count rank(s) each"
+        echo "hosts: $suite, $count rank(s) on each host"
         {
             case $suite in
             conformance)
@@ -74,8 +73,8 @@ run_suite() {
                     "$tests/conformance/run.py" --rank @RANK --size @SIZE --store tcp://@MASTER "$@"
                 ;;
             failures)
-                "$0" -h "$hosts" -o -t "${limit:-1500}" "$python" \
-                    "$tests/failures/run.py" --transport auto --ranks "$size" "$@"
+                "$0" -h "$((hosts / count))" -o -t "${limit:-1500}" "$python" \
+                    "$tests/failures/run.py" --transport auto --ranks "$hosts" "$@"
                 ;;
             *)
                 echo "run.sh: no such suite: $suite; there are conformance, failures" >&2
