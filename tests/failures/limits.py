@@ -239,20 +239,17 @@ def behind(me: Rank, board: Board, size: int, missing: int) -> Report:
     base = joined(me, size)
     comm = split(base, "behind")
     root = size - 1
-    small, large = torch.ones(4), torch.ones(1 << 20)
     parts = [torch.zeros(4) for _ in range(size)] if me.rank == root else []
-    limits = [timedelta(seconds=FAR if me.rank == root else 20), timedelta(seconds=1)]
+
+    def gathers() -> None:
+        # The bytes leave at once, unless a rank takes those of its machine together.
+        comm.gather(parts, torch.ones(4), root, timeout=timedelta(seconds=FAR))
+        comm.gather([], torch.ones(1 << 20), root, timeout=timedelta(seconds=1))
+
     board.meet(1, me.rank, size)
     if me.rank != missing:
         with case(report, "gather behind gather"):
-            if me.rank != root:
-                # its bytes leave at once
-                comm.gather([], small, root, timeout=limits[0])
-                small = large
-            text = failure(
-                lambda: comm.gather(parts, small, root, timeout=limits[me.rank != root]),
-                "a time-out",
-            )
+            text = failure(gathers, "a time-out")
             expect(missing in peers(text), f"rank {missing} named", text)
     board.meet(2, me.rank, size)
     comm.abort()
