@@ -93,8 +93,8 @@ run_suite() {
             failed += $4
             jobs++
         }
-        # Within a host nothing takes the way through the network.
-        match($0, /[0-9]+ within hosts/) && $0 !~ / 0 within hosts/ {
+        # Within a host nothing takes the way through the network. Some failures are asked for over TCP.
+        suite == "conformance" && /[0-9] within hosts/ && !/ 0 within hosts/ {
             print "hosts: bytes went over a loopback"
             failed++
         }
