@@ -262,7 +262,7 @@ fn the_failure_of_one_rank_is_everybodys() {
 
 #[test]
 fn thousands_of_ranks_join() {
-    let mut simulation = Simulation::new(11, 3000, ms(900));
+    let mut simulation = Simulation::new(11, rounds(3000, 600), ms(900));
     simulation.run();
     assert_joined(&simulation.outcomes());
 }
