@@ -30,7 +30,7 @@ CARGO_FLAGS := --workspace --locked
 .PHONY: help setup build demo test test-full sanitize bench header format clean \
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
-        test-conformance test-conformance-full test-failures
+        test-conformance test-conformance-full test-failures test-hosts
 
 help:
 	@echo 'make setup      the environment .venv with torch and the tools'
@@ -39,8 +39,8 @@ help:
 	@echo 'make test       the checks; make test-NAME runs one:'
 	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
 	@echo '                matrix docs conformance failures models'
-	@echo 'make test-full  the same, then failures, make sanitize, the demo, and cases of conformance drawn'
-	@echo '                from the full product'
+	@echo 'make test-full  the same, then failures, conformance on four hosts (hosts), make sanitize, the'
+	@echo '                demo, and cases of conformance drawn from the full product'
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
 	@echo 'make bench      every operation beside gloo and MPI, into docs/performance.md; 30 minutes'
 	@echo '                (BENCH=--quick: some of it, printed only)'
@@ -131,6 +131,11 @@ test-conformance-full: $(BUILD)
 
 test-failures: $(BUILD)
 	$(PY) tests/failures/run.py
+
+# On network namespaces, which root alone can make.
+test-hosts: $(BUILD)
+	@if [ "$$(id -u)" = 0 ]; then PYTHON='$(abspath $(PY))' tests/hosts/run.sh -s conformance; \
+	else echo 'hosts: 1 skipped: network namespaces need root'; fi
 
 test-matrix: setup
 	$(PY) cmake/torch_matrix.py

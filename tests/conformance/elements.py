@@ -292,6 +292,9 @@ def _close(
         near = error <= count * info.eps * (bound + info.smallest_normal)
         # where a partial result may overflow or meet infinity, the order decides
         sizes_seen = np.max([np.abs(w) for w in wide], axis=0)
+        if wanted.dtype in COMPLEX and wanted.op == "PRODUCT":
+            # each component of a factor goes into both of the product
+            sizes_seen = np.repeat(np.maximum(sizes_seen[0::2], sizes_seen[1::2]), 2)
         finite = np.isfinite(sizes_seen) & (sizes_seen * count < info.max / 2)
         if wanted.op == "PRODUCT":
             finite &= np.isfinite(right)

@@ -62,3 +62,16 @@ def test_a_bit_that_is_wrong() -> None:
     exponent[9, 3] ^= 1
     with pytest.raises(elements.Difference, match=r"first at index 9"):
         elements.compare(exponent, close, "far off")
+
+
+def test_complex_factors_whose_order_decides() -> None:
+    # The largest numbers in either component reach both components of a product.
+    pairs = [(0.75, 1.42), (5e-324, 2.2e-308), (1.0, -1.02), (0.43, np.finfo(np.float64).max)]
+    inputs = [np.array([pair]).view(np.uint8) for pair in pairs]
+    close = elements.Reduction(inputs, "PRODUCT", "complex128", False)
+    backward = elements.reduced(inputs[::-1], "PRODUCT", "complex128")
+    assert not np.array_equal(backward, elements.reduced(inputs, "PRODUCT", "complex128"))
+    elements.compare(backward, close, "another order")
+    inputs[3] = np.array([(0.43, 2.0)]).view(np.uint8)
+    with pytest.raises(elements.Difference, match=r"first at index 0"):
+        elements.compare(backward, close, "no large numbers")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-RANKS = 8
+RANKS = 16
 FIELDS = ("pid", "here", "rounds", "stage", "struck")
 # Guards against a hang of the test itself; every limit of the engine is shorter.
 PATIENCE = 40.0

@@ -131,7 +131,9 @@ def joined(me: Rank, size: int, name: str = "base", timeout: float = FAR) -> tor
     """A communicator of the first `size` processes of a job that may have more."""
     import os
 
-    os.environ["WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"] = str(size)
+    os.environ["WORLD_SIZE"] = str(size)
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        os.environ["LOCAL_WORLD_SIZE"] = str(size)
     return Rank(me.rank, size, me.folder).comm(name, timeout=timeout)
 
 

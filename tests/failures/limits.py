@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from board import Board
 from cases import (
+    FAR,
     WATCHDOG,
     Job,
     Outcome,
@@ -230,6 +231,33 @@ def whose_limit(me: Rank, board: Board, size: int, missing: int) -> Report:
     return report
 
 
+def behind(me: Rank, board: Board, size: int, missing: int) -> Report:
+    """The root waits for the missing rank; others, at the next collective, know who is late."""
+    import torch
+
+    report: Report = {}
+    base = joined(me, size)
+    comm = split(base, "behind")
+    root = size - 1
+    parts = [torch.zeros(4) for _ in range(size)] if me.rank == root else []
+
+    def gathers() -> None:
+        # The bytes leave at once, unless a rank takes those of its machine together.
+        comm.gather(parts, torch.ones(4), root, timeout=timedelta(seconds=FAR))
+        comm.gather([], torch.ones(1 << 20), root, timeout=timedelta(seconds=1))
+
+    board.meet(1, me.rank, size)
+    if me.rank != missing:
+        with case(report, "gather behind gather"):
+            text = failure(gathers, "a time-out")
+            expect(missing in peers(text), f"rank {missing} named", text)
+    board.meet(2, me.rank, size)
+    comm.abort()
+    with case(report, "the communicator they came from"):
+        expect_works(base)
+    return report
+
+
 def innocent(me: Rank, board: Board, size: int, missing: tuple[int, ...]) -> Report:
     """Several ranks are missing: none is named that came, and at least one that did not."""
     report: Report = {}
@@ -278,5 +306,10 @@ def jobs(transports: list[str], sizes: list[int], _full: bool) -> list[Job]:
             if size == 4:
                 found.append(
                     Job("time-out: two missing,", innocent, size, transport, (size, (1, 3)))
+                )
+            if size == 4 and transport != "shm":
+                # In shared memory all are at one collective.
+                found.append(
+                    Job("time-out: behind another,", behind, size, transport, (size, missing))
                 )
     return found

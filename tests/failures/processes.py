@@ -207,10 +207,16 @@ def _threads() -> list[str]:
 
 
 def idle(me: Rank, board: Board, size: int) -> Report:
-    """50 communicators that were used and wait for nothing: no CPU. Even ranks shm, odd TCP."""
+    """50 communicators that were used and wait for nothing: no CPU. Even ranks shm, odd TCP.
+
+    Between hosts there is TCP alone.
+    """
     report: Report = {}
-    os.environ["FERROCOMM_HOST_TRANSPORT"] = ("shm", "tcp")[me.rank % 2]
-    os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(me.rank // 2)
+    within = "auto" if "HOSTS_SPACES" in os.environ else "shm"
+    os.environ["FERROCOMM_HOST_TRANSPORT"] = (within, "tcp")[me.rank % 2]
+    os.environ["RANK"] = str(me.rank // 2)
+    if "LOCAL_RANK" in os.environ:
+        os.environ["LOCAL_RANK"] = os.environ["RANK"]
     folder = me.folder / f"job{me.rank % 2}"
     folder.mkdir(exist_ok=True)
     here = Rank(me.rank // 2, size // 2, folder)

@@ -3,10 +3,14 @@
 torch is imported once, in the process that forks, so a job costs its own work and not N imports.
 A rank that raises, dies or outlives the limit fails the job with the output of every rank; a rank
 that hangs says where (faulthandler). Only processes started here are ever signalled.
+
+With HOSTS_SPACES, the network namespaces that tests/hosts/run.sh -o has made, ranks go into them in
+turn and are on as many hosts.
 """
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import pickle
@@ -30,6 +34,8 @@ import torchcomms
 LIMIT = 60.0
 # After one rank has failed the others are waiting for it; what they say is worth a moment.
 _GRACE = 2.0
+# CLONE_NEWNET of sched.h
+_NEW_NETWORK = 0x40000000
 _LAUNCHER_VARIABLES = (
     "RANK",
     "WORLD_SIZE",
@@ -168,6 +174,7 @@ def _start(
         os.close(release_write)
         _redirect(log)
         _set_environment(me, env)
+        _enter_host(me.rank)
         report = _run(body, me, arguments)
         with os.fdopen(results_write, "wb") as pipe:
             pipe.write(pickle.dumps(report))
@@ -194,15 +201,28 @@ def _redirect(log: Path) -> None:
 def _set_environment(me: Rank, env: Mapping[str, str]) -> None:
     for name in _LAUNCHER_VARIABLES:
         os.environ.pop(name, None)
-    os.environ.update(
-        RANK=str(me.rank),
-        WORLD_SIZE=str(me.size),
-        LOCAL_RANK=str(me.rank),
-        LOCAL_WORLD_SIZE=str(me.size),
-        MASTER_ADDR="127.0.0.1",
-    )
+    os.environ.update(RANK=str(me.rank), WORLD_SIZE=str(me.size))
+    if "HOSTS_MASTER" in os.environ:
+        os.environ["MASTER_ADDR"] = os.environ["HOSTS_MASTER"]
+    else:
+        os.environ.update(
+            LOCAL_RANK=str(me.rank), LOCAL_WORLD_SIZE=str(me.size), MASTER_ADDR="127.0.0.1"
+        )
     os.environ.update(env)
     torch.set_num_threads(1)
+
+
+def _enter_host(rank: int) -> None:
+    """Puts this process, of one thread yet, on the host of its rank, when there are hosts."""
+    spaces = os.environ.get("HOSTS_SPACES")
+    if not spaces:
+        return
+    names = spaces.split(",")
+    space = os.open(f"/run/netns/{names[rank % len(names)]}", os.O_RDONLY)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(space, _NEW_NETWORK) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+    os.close(space)
 
 
 def _run(body: Callable[..., Any], me: Rank, arguments: tuple[Any, ...]) -> tuple[str, Any]:

@@ -70,6 +70,7 @@ CHECKS = [
 ]
 FULL = [
     Check("test-failures", 900, r"^failures:"),
+    Check("test-hosts", 1800, r"^hosts:"),
     Check("sanitize", 3600, r"^(c|c\+\+) tests:|^sanitize:"),
     Check("test-conformance-full", 3600, r"^conformance:"),
     Check("demo", 900, r"the Rust engine served the group"),

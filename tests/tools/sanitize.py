@@ -13,13 +13,17 @@ The compiler is the stable one, asked for its unstable options; std stays as it 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -38,8 +42,8 @@ COVERAGE = [
     "-Cdebug-assertions",
     "--cfg=fuzzing",
 ]
-# One thread, nothing unsafe, and gigabytes of simulated ranks: nothing to find there.
-SIMULATED = "bootstrap::simulator"
+# Seconds for one program of tests: a watchdog for a hang on a busy machine, not a measure.
+LIMIT = 900.0
 # The functions of std behind the names that tsan_std.c uses, by the end of their mangled names.
 WRAPPED = {
     "MUTEX_LOCK": r"5mutex5futex\w*14lock_contended",
@@ -51,47 +55,110 @@ WRAPPED = {
 }
 
 
-def say(step: str, text: str) -> None:
+def say(step: str, text: str, start: float) -> None:
     """The closing line of a step; run_all.py counts its words."""
-    print(f"sanitize: {step}: {text}", flush=True)
+    print(f"sanitize: {step}: {text} in {time.monotonic() - start:.0f} s", flush=True)
 
 
-def environment(step: str, flags: list[str], **more: str) -> dict[str, str]:
+def environment(step: str, flags: list[str]) -> dict[str, str]:
     """What cargo needs to build with `flags`, in a folder that nothing else uses."""
     # build/sanitize/: other flags in the common folder would build everything anew each time.
     return {
         **os.environ,
         "RUSTC_BOOTSTRAP": "1",
-        "RUSTFLAGS": " ".join(flags),
+        # Tests that repeat themselves do so less often.
+        "RUSTFLAGS": " ".join([*flags, "--cfg=sanitized"]),
         "CARGO_TARGET_DIR": str(BUILD / step),
-        **more,
     }
 
 
-def rust_tests(step: str, flags: list[str], skipped: list[str], **options: str) -> bool:
-    """Runs the Rust tests, built with `flags`; `skipped` are parts of names of those left out."""
+def built_tests(step: str, flags: list[str]) -> list[tuple[str, Path, Path]]:
+    """Builds the Rust tests: name, folder of the crate, and program of each."""
     packages = [word for crate in CRATES for word in ("-p", f"ferrocomm-{crate}")]
-    command = ["cargo", "test", "--locked", "--no-fail-fast", "--target", TARGET, *packages]
-    command += ["--", *(word for name in skipped for word in ("--skip", name))]
+    command = ["cargo", "test", "--locked", "--no-run", "--tests", "--target", TARGET, *packages]
+    command += ["--message-format=json-render-diagnostics"]
+    output = subprocess.check_output(command, cwd=ROOT, env=environment(step, flags), text=True)
+    found = []
+    for line in output.splitlines():
+        message = json.loads(line)
+        if message.get("executable") and message["profile"]["test"]:
+            folder = Path(message["manifest_path"]).parent
+            name = f"{folder.name} {message['target']['name']}"
+            found.append((name, folder, Path(message["executable"])))
+    return found
+
+
+@dataclass
+class Outcome:
+    """What the Rust tests of one program came to."""
+
+    passed: int = 0
+    failed: int = 0
+    reports: int = 0
+    slowest: list[tuple[float, str]] = field(default_factory=list)
+    running: set[str] = field(default_factory=set)
+
+    def read(self, line: str) -> None:
+        """Takes what a line of the program says."""
+        if result := re.match(r"test result: .* (\d+) passed; (\d+) failed", line):
+            self.passed, self.failed = int(result[1]), int(result[2])
+        elif ended := re.match(r"test (\S+) .*\.\.\. .*<([\d.]+)s>", line):
+            self.slowest.append((float(ended[2]), ended[1]))
+            self.running.discard(ended[1])
+        elif long := re.match(r"test (\S+) has been running for over", line):
+            self.running.add(long[1])
+        self.reports += line.startswith("SUMMARY: ")
+
+
+def run_tests(folder: Path, program: Path, options: dict[str, str]) -> Outcome:
+    """Runs one program of tests. What does not end in LIMIT seconds has failed."""
+    command = [str(program), "--report-time", "-Zunstable-options"]
+    outcome = Outcome()
     with subprocess.Popen(
         command,
-        cwd=ROOT,
-        env=environment(step, flags, **options),
+        cwd=folder,
+        env={**os.environ, "RUSTC_BOOTSTRAP": "1", **options},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
     ) as process:
         assert process.stdout is not None
-        passed, failed, reports = 0, 0, 0
+        guard = threading.Timer(LIMIT, process.kill)
+        guard.start()
         for line in process.stdout:
             print(line, end="", flush=True)
-            if result := re.match(r"test result: .* (\d+) passed; (\d+) failed", line):
-                passed, failed = passed + int(result[1]), failed + int(result[2])
-            reports += line.startswith("SUMMARY: ")
-    bad = failed + reports
-    say(step, f"{passed} passed, {bad} failed ({reports} of them reports)")
-    return process.returncode == 0 and bad == 0 and passed > 0
+            outcome.read(line)
+        guard.cancel()
+    if process.returncode and not outcome.failed + outcome.reports:
+        outcome.failed += 1
+        late = ", ".join(sorted(outcome.running)) or "no test was long"
+        print(f"{program.name} ended with {process.returncode}; longer than a minute: {late}")
+    return outcome
+
+
+def rust_tests(step: str, flags: list[str], **options: str) -> bool:
+    """Runs the Rust tests, built with `flags`."""
+    start = time.monotonic()
+    total = Outcome()
+    lines = []
+    programs = built_tests(step, flags)
+    built = time.monotonic() - start
+    for name, folder, program in programs:
+        begun = time.monotonic()
+        outcome = run_tests(folder, program, options)
+        total.passed += outcome.passed
+        total.failed += outcome.failed
+        total.reports += outcome.reports
+        line = f"{step}, {name}: {outcome.passed} of {outcome.passed + outcome.failed} tests, "
+        line += f"{outcome.reports} reports, {time.monotonic() - begun:.0f} s"
+        for seconds, test in sorted(outcome.slowest, reverse=True)[:3]:
+            line += f"; {test} {seconds:.0f} s" if seconds >= 5 else ""
+        lines.append(line)
+    print("\n".join([f"{step}: built in {built:.0f} s", *lines]))
+    bad = total.failed + total.reports
+    say(step, f"{total.passed} passed, {bad} failed ({total.reports} of them reports)", start)
+    return bad == 0 and total.passed > 0
 
 
 def address() -> bool:
@@ -99,7 +166,6 @@ def address() -> bool:
     return rust_tests(
         "address",
         ["-Zsanitizer=address"],
-        [SIMULATED],
         # A small quarantine: the simulator allocates much, and the default keeps gigabytes of it.
         ASAN_OPTIONS="quarantine_size_mb=32:detect_leaks=1",
         LSAN_OPTIONS=f"suppressions={TOOLS / 'lsan.supp'}:print_suppressions=0",
@@ -133,13 +199,12 @@ def thread() -> bool:
     flags = ["-Zsanitizer=thread", "-Cunsafe-allow-abi-mismatch=sanitizer", f"-Clink-arg={shim}"]
     flags += [f"-Clink-arg=-Wl,--wrap={symbol}" for symbol in symbols.values()]
     options = f"suppressions={TOOLS / 'tsan.supp'} history_size=4"
-    # Programs are interpreted by one thread, too.
-    skipped = [SIMULATED, "collectives::tests"]
-    return rust_tests("thread", flags, skipped, TSAN_OPTIONS=options)
+    return rust_tests("thread", flags, TSAN_OPTIONS=options)
 
 
 def fuzz(seconds: int) -> bool:
     """Arbitrary bytes; what is found lies in build/sanitize/found."""
+    start = time.monotonic()
     folder = ROOT / "fuzz"
     flags = ["-Zsanitizer=address", *COVERAGE]
     variables = environment("fuzz", flags)
@@ -165,7 +230,7 @@ def fuzz(seconds: int) -> bool:
                 bad.append(name)
     for name in bad:
         print(f"{name}: the input is in {found}; once mended, keep it in fuzz/corpus/{name}")
-    say("fuzz", f"{len(FUZZED) - len(bad)} passed, {len(bad)} failed")
+    say("fuzz", f"{len(FUZZED) - len(bad)} passed, {len(bad)} failed", start)
     return not bad
 
 
@@ -173,8 +238,9 @@ def valgrind(library: Path | None) -> bool:
     """The C tests with every access checked, inside the engine as well."""
     if library is None:
         raise SystemExit("valgrind: name the folder of libferrocomm.so with --library")
+    start = time.monotonic()
     if shutil.which("valgrind") is None:
-        say("valgrind", "1 skipped: it is not there; install the Debian package valgrind")
+        say("valgrind", "1 skipped: it is not there; install the Debian package valgrind", start)
         return True
     under = (
         "valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite "
@@ -183,7 +249,7 @@ def valgrind(library: Path | None) -> bool:
     command = [ROOT / "tests" / "c" / "run.sh", library, BUILD / "c-valgrind"]
     result = subprocess.run(command, env={**os.environ, "RUN_UNDER": under}, check=False)
     ok = result.returncode == 0
-    say("valgrind", "1 passed" if ok else "1 failed")
+    say("valgrind", "1 passed" if ok else "1 failed", start)
     return ok
 
 

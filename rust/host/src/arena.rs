@@ -9,7 +9,6 @@
 //! A word per 64 ranks says who sleeps. This module must not know collectives or who is woken how.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::compiler_fence;
 use std::sync::{Mutex, PoisonError};
 
 use ferrocomm_core::error::{Error, ErrorKind, Result};
@@ -21,7 +20,7 @@ use crate::memory::Memory;
 use crate::print::Print;
 use crate::pulling::Readable;
 use crate::segments;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 use crate::views::Views;
 
 /// Ranks an arena serves at most; larger groups use links.

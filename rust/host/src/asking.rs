@@ -22,6 +22,11 @@ const UNEASY: Duration = Duration::from_millis(100);
 /// So many ranks are named in an answer.
 const NAMED: usize = 64;
 
+/// Values of `part` in a verdict: the collective asked for was called here and fits, or an earlier one
+/// still runs.
+const CALLED: u32 = 0;
+const NOT_YET: u32 = 1;
+
 /// Whom a collective has asked whether they called the same.
 #[derive(Default)]
 pub(crate) struct Asked {
@@ -59,7 +64,9 @@ impl Core {
                     sequence: header.sequence,
                     fingerprint: header.fingerprint,
                 };
-                if group.has_issued(question) && self.fits_calls(header, from) {
+                if !group.has_issued(question) {
+                    self.put_off(header.comm, from, header.sequence);
+                } else if self.fits_calls(header, from) {
                     self.answer(header.comm, from, header.sequence);
                 }
             }
@@ -68,15 +75,33 @@ impl Core {
 
     /// Tells `rank` that collective `sequence` is issued here and fits.
     pub(crate) fn answer(&mut self, comm: CommId, rank: GroupRank, sequence: u64) {
+        self.tell_awaited(comm, rank, sequence, CALLED);
+    }
+
+    /// Tells `rank`, which is at `sequence`, who holds up an earlier collective here. Without one
+    /// this rank itself is late, which its silence says.
+    fn put_off(&mut self, comm: CommId, rank: GroupRank, sequence: u64) {
+        if !self.awaited_first(comm).is_empty() {
+            self.tell_awaited(comm, rank, sequence, NOT_YET);
+        }
+    }
+
+    /// Whom the collective that runs here waits for; those behind it wait for the same.
+    fn awaited_first(&self, comm: CommId) -> Vec<GroupRank> {
+        let first = self.groups.get(&comm).and_then(|group| group.queue.front());
+        first.map_or(Vec::new(), |key| self.awaited(*key))
+    }
+
+    fn tell_awaited(&mut self, comm: CommId, rank: GroupRank, sequence: u64, called: u32) {
         let awaited: Vec<u8> = self
-            .running(comm, sequence)
-            .map_or(Vec::new(), |key| self.awaited(key))
+            .awaited_first(comm)
             .iter()
             .take(NAMED)
             .flat_map(|rank| rank.get().to_le_bytes())
             .collect();
         let mut verdict = Header::control(Kind::Verdict, comm);
         verdict.sequence = sequence;
+        verdict.part = called;
         verdict.payload = u32::try_from(awaited.len()).unwrap_or(0);
         if let Ok(link) = self.link_to(comm, rank) {
             self.push_control(link, &verdict, awaited);
@@ -90,7 +115,7 @@ impl Core {
         (op.sequence == sequence && matches!(op.body, Course::Program { .. })).then_some(key)
     }
 
-    /// A rank has called the same, and waits for the messages of `awaited` itself.
+    /// A rank has called the same, or not yet, and waits for the messages of `awaited` itself.
     pub(crate) fn answered(&mut self, link: Key, header: &Header, awaited: &[u8]) {
         let Some(from) = self.sender(link, header.comm) else {
             return;
@@ -98,7 +123,9 @@ impl Core {
         let Some(group) = self.groups.get_mut(&header.comm) else {
             return;
         };
-        group.heard(from, header.sequence);
+        if header.part == CALLED {
+            group.heard(from, header.sequence);
+        }
         let (own, size) = (group.rank, group.members.len());
         let Some(key) = self.running(header.comm, header.sequence) else {
             return;

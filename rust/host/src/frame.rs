@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Failure = 5,
     /// whether the receiver has issued collective `sequence` and found that it fits
     Query = 6,
-    /// it has; the payload names ranks whose messages it waits for
+    /// it has, or is still at an earlier one; the payload names ranks whose messages it waits for
     Verdict = 7,
     /// `other`, which the receiver's `transfer` was granted, will not come
     Withdrawn = 8,

@@ -1,4 +1,16 @@
-//! Random numbers for tests: small, fast, repeatable from a seed.
+//! How long tests go on, and random numbers for them: small, fast, repeatable from a seed.
+
+/// How often a test does something: `usual`, or `sanitized` times under a sanitizer, where each time
+/// takes tens of times as long.
+pub(crate) fn rounds<T>(usual: T, sanitized: T) -> T {
+    if cfg!(sanitized) { sanitized } else { usual }
+}
+
+/// Whether the case of this number is run: each, and under a sanitizer one of seven, a step that
+/// meets all values of lists of other lengths.
+pub(crate) fn is_run(number: usize) -> bool {
+    number.is_multiple_of(rounds(1, 7))
+}
 
 /// xorshift64*
 pub(crate) struct Random(u64);

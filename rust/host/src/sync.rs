@@ -3,4 +3,4 @@
 //! Modules that order accesses to shared memory take them from here, and `tests/models` compiles
 //! these modules with a model checker's in their place.
 
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};

@@ -171,16 +171,22 @@ fn check(case: &Case, ranks: usize, count: usize, bytes: &mut Bytes) {
     }
 }
 
+/// Under a sanitizer one length of so many: enough for all remainders of 64.
+const STEP: usize = if cfg!(sanitized) { 7 } else { 1 };
+
 /// All lengths up to 600 with one number of inputs each, and all numbers of inputs with some lengths.
 fn check_all(cases: &[Case]) {
     for (seed, case) in cases.iter().enumerate() {
         let mut bytes = Bytes(seed as u64);
-        for count in 0..=600 {
+        for count in (0..=600).step_by(STEP) {
             check(case, 1 + count % 8, count, &mut bytes);
             check(case, 2, count, &mut bytes);
         }
         for ranks in 1..=8 {
             for count in [1, 15, 64, 259, 2049, 4100] {
+                if STEP > 1 && count > 259 {
+                    continue;
+                }
                 check(case, ranks, count, &mut bytes);
             }
         }

@@ -5,10 +5,12 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::arena::{Arena, INLINE};
+use crate::barrier::Running;
 use crate::bell::Bell;
 use crate::budget::Budget;
 use crate::memory::Place;
 use crate::print::Print;
+use crate::sync::{Ordering, fence};
 
 /// Whom a rank waits for in a round before it reads.
 #[derive(Clone, Copy)]
@@ -16,6 +18,27 @@ enum Needs {
     All,
     Only(usize),
     Nobody,
+}
+
+/// What orders a post before the look for sleepers behind it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fences {
+    /// a fence of whoever posts
+    Own,
+    /// the barrier that a sleeper puts into all others; who posts has none
+    OfSleepers,
+    /// nothing: a fault
+    Nobodys,
+}
+
+impl Fences {
+    /// How often a thread may be interrupted: asking each other for barriers has many orders.
+    fn interruptions(self) -> usize {
+        match self {
+            Self::OfSleepers => 2,
+            Self::Own | Self::Nobodys => crate::INTERRUPTIONS,
+        }
+    }
 }
 
 /// An arena whose words and places for `rounds` rounds are there.
@@ -124,10 +147,22 @@ pub fn who_waits_for_nobody_overwrites_nothing(count: u64) {
 
 /// What a rank does when it has posted, as `seat` does it: whoever posts last, or is waited for
 /// alone, wakes all who sleep.
-fn post_and_wake(arena: &Arena, me: usize, round: u64, alone: bool, bells: &[Arc<Bell>]) {
+fn post_and_wake(
+    fences: Fences,
+    arena: &Arena,
+    me: usize,
+    round: u64,
+    alone: bool,
+    bells: &[Arc<Bell>],
+) {
+    let ordered = fences != Fences::Own;
     arena.post(me, round, print(round), &[round; INLINE / 8]);
-    let is_last = || (0..arena.ranks()).all(|rank| arena.posted(rank, round));
-    if arena.anybody_sleeps(false) && (alone || is_last()) {
+    let is_last = || {
+        // Sleepers order a post before the look for sleepers, not two posts before two looks for both.
+        fence(Ordering::SeqCst);
+        (0..arena.ranks()).all(|rank| arena.posted(rank, round))
+    };
+    if arena.anybody_sleeps(ordered) && (alone || is_last()) {
         for rank in arena.take_sleepers() {
             if rank != me {
                 bells[rank].ring();
@@ -151,18 +186,24 @@ fn sleep_until(arena: &Arena, me: usize, round: u64, awaited: &[usize], bells: &
 
 /// Rank 0 of three sleeps until it has what it waits for; `posters`, each waited for alone or not,
 /// post and go. Nobody sleeps for ever.
-fn one_sleeps(awaited: &'static [usize], posters: &'static [(usize, bool)]) {
-    crate::check(Some(crate::INTERRUPTIONS), move || {
+fn one_sleeps(fences: Fences, awaited: &'static [usize], posters: &'static [(usize, bool)]) {
+    crate::check(Some(fences.interruptions()), move || {
         let arena = arena(3, 1);
         let bells: Vec<Arc<Bell>> = (0..3).map(|_| Bell::new()).collect();
         let start = |(rank, alone): &(usize, bool)| {
             let (arena, bells) = (arena.clone(), bells.clone());
             let (rank, alone) = (*rank, *alone);
-            thread::spawn(move || post_and_wake(&arena, rank, 1, alone, &bells))
+            thread::spawn(move || {
+                let _running = (fences != Fences::Own).then(|| Running::new(rank));
+                post_and_wake(fences, &arena, rank, 1, alone, &bells);
+            })
         };
         let others: Vec<_> = posters.iter().map(start).collect();
-        post_and_wake(&arena, 0, 1, false, &bells);
-        sleep_until(&arena, 0, 1, awaited, &bells);
+        {
+            let _running = (fences == Fences::OfSleepers).then(|| Running::new(0));
+            post_and_wake(fences, &arena, 0, 1, false, &bells);
+            sleep_until(&arena, 0, 1, awaited, &bells);
+        }
         for other in others {
             other.join().expect("the others end");
         }
@@ -170,28 +211,29 @@ fn one_sleeps(awaited: &'static [usize], posters: &'static [(usize, bool)]) {
 }
 
 /// It waits for all: of those who post at one time, one sees that it is the last.
-pub fn the_last_to_post_wakes_who_waits_for_all() {
-    one_sleeps(&[1, 2], &[(1, false), (2, false)]);
+pub fn the_last_to_post_wakes_who_waits_for_all(fences: Fences) {
+    one_sleeps(fences, &[1, 2], &[(1, false), (2, false)]);
 }
 
 /// It waits for one rank; the third never comes.
-pub fn who_is_waited_for_alone_wakes() {
-    one_sleeps(&[1], &[(1, true)]);
+pub fn who_is_waited_for_alone_wakes(fences: Fences) {
+    one_sleeps(fences, &[1], &[(1, true)]);
 }
 
 /// One is woken for nothing by a rank that others wait for alone, and lies down again.
-pub fn who_was_woken_too_early_is_woken_again() {
-    one_sleeps(&[1, 2], &[(1, true), (2, false)]);
+pub fn who_was_woken_too_early_is_woken_again(fences: Fences) {
+    one_sleeps(fences, &[1, 2], &[(1, true), (2, false)]);
 }
 
 /// Two ranks in `count` rounds, asleep whenever the other is late.
-pub fn two_who_sleep_in_turn_go_on(count: u64) {
+pub fn two_who_sleep_in_turn_go_on(fences: Fences, count: u64) {
     crate::check(Some(crate::INTERRUPTIONS), move || {
         let arena = arena(2, count);
         let bells: Vec<Arc<Bell>> = (0..2).map(|_| Bell::new()).collect();
         let run = move |arena: &Arena, me: usize, bells: &[Arc<Bell>]| {
+            let _running = (fences == Fences::OfSleepers).then(|| Running::new(me));
             for round in 1..=count {
-                post_and_wake(arena, me, round, false, bells);
+                post_and_wake(fences, arena, me, round, false, bells);
                 sleep_until(arena, me, round, &[1 - me], bells);
             }
         };

@@ -2,6 +2,8 @@
 
 use loom::sync::{Arc, Condvar, Mutex};
 
+use crate::barrier;
+
 /// What wakes a sleeper, as bytes on a socket do: it keeps until it is heard.
 pub(crate) struct Bell {
     rings: Mutex<usize>,
@@ -23,10 +25,13 @@ impl Bell {
 
     /// Sleeps until it has been rung, and takes all rings.
     pub(crate) fn sleep(&self) {
+        barrier::switch(true);
         let mut rings = self.rings.lock().expect("no panic under the lock");
         while *rings == 0 {
             rings = self.rung.wait(rings).expect("no panic under the lock");
         }
         *rings = 0;
+        drop(rings);
+        barrier::switch(false);
     }
 }

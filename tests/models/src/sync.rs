@@ -9,6 +9,11 @@ pub(crate) use loom::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering, fence,
 };
 
+/// Keeps the compiler from moving accesses, which the checker never does; here an interrupt may come.
+pub(crate) fn compiler_fence(_: Ordering) {
+    crate::barrier::interruption();
+}
+
 const EMPTY: u8 = 0;
 const FILLING: u8 = 1;
 const FULL: u8 = 2;

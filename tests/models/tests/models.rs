@@ -1,5 +1,6 @@
 //! Runs the models.
 
+use ferrocomm_models::arena_model::Fences;
 use ferrocomm_models::{arena_model, stream, work_model};
 
 #[test]
@@ -45,20 +46,47 @@ fn who_waits_for_nobody_overwrites_nothing() {
 
 #[test]
 fn the_last_to_post_wakes_who_waits_for_all() {
-    arena_model::the_last_to_post_wakes_who_waits_for_all();
+    arena_model::the_last_to_post_wakes_who_waits_for_all(Fences::Own);
 }
 
 #[test]
 fn who_is_waited_for_alone_wakes() {
-    arena_model::who_is_waited_for_alone_wakes();
+    arena_model::who_is_waited_for_alone_wakes(Fences::Own);
 }
 
 #[test]
 fn who_was_woken_too_early_is_woken_again() {
-    arena_model::who_was_woken_too_early_is_woken_again();
+    arena_model::who_was_woken_too_early_is_woken_again(Fences::Own);
 }
 
 #[test]
 fn two_who_sleep_in_turn_go_on() {
-    arena_model::two_who_sleep_in_turn_go_on(2);
+    arena_model::two_who_sleep_in_turn_go_on(Fences::Own, 2);
+}
+
+#[test]
+fn a_sleeper_orders_who_is_waited_for_alone() {
+    arena_model::who_is_waited_for_alone_wakes(Fences::OfSleepers);
+}
+
+#[test]
+fn a_sleeper_orders_the_last_to_post() {
+    arena_model::the_last_to_post_wakes_who_waits_for_all(Fences::OfSleepers);
+}
+
+#[test]
+fn a_sleeper_woken_too_early_orders_again() {
+    arena_model::who_was_woken_too_early_is_woken_again(Fences::OfSleepers);
+}
+
+#[test]
+fn sleepers_in_turn_order_each_other() {
+    arena_model::two_who_sleep_in_turn_go_on(Fences::OfSleepers, 2);
+}
+
+// That the models see what the barrier is for.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_any_fence_a_wake_up_is_lost() {
+    arena_model::who_is_waited_for_alone_wakes(Fences::Nobodys);
 }

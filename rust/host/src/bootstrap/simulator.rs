@@ -13,7 +13,7 @@ use ferrocomm_core::ids::{GroupRank, ProcessId};
 
 use super::machine::{Action, Door, Link, Machine, Meeting, Setup};
 use super::{Member, Table};
-use crate::random::Random;
+use crate::random::{Random, rounds};
 
 const LIMIT: Duration = Duration::from_secs(20);
 

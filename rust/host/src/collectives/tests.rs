@@ -14,7 +14,7 @@ use ferrocomm_core::reduce_op::ReduceOp;
 
 use super::{Topology, program};
 use crate::program::{Limits, Place, Step};
-use crate::random::Random;
+use crate::random::{Random, is_run};
 use interpreter::Delivery;
 
 const SIZES: [usize; 8] = [1, 2, 3, 4, 5, 7, 8, 16];
@@ -141,10 +141,14 @@ fn check_on(
 
 fn every_case(mut case: impl FnMut(usize, usize, Dtype, &mut Random)) {
     let mut random = Random::of_now();
+    let mut number = 0;
     for size in SIZES {
         for count in COUNTS {
             for dtype in DTYPES {
-                case(size, count, dtype, &mut random);
+                if is_run(number) {
+                    case(size, count, dtype, &mut random);
+                }
+                number += 1;
             }
         }
     }

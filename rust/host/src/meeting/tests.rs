@@ -12,7 +12,7 @@ use crate::allocator::Allocator;
 use crate::budget::Budget;
 use crate::cores;
 use crate::pulling::Readable;
-use crate::random::Random;
+use crate::random::{Random, rounds};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -83,7 +83,7 @@ fn sums_are_right_at_every_cut() {
     for ranks in [2, 3, 5, 8] {
         on_ranks(ranks, move |rank| {
             let mut random = Random::new(rank.me as u64 + 1);
-            for round in 0..30_u64 {
+            for round in 0..rounds(30_u64, 3) {
                 for count in [1, 10, 11, 1000, 4097, 16_384, 65_536, 100_001] {
                     if random.below(4) == 0 {
                         thread::sleep(Duration::from_micros(random.below(300)));
@@ -205,8 +205,8 @@ fn collectives_are_right_wherever_the_tensors_of_each_rank_lie() {
             rank.introduce();
             let allocator = Allocator::new(Budget::of_machine());
             let me = rank.me;
-            for round in 0..12_usize {
-                // All ranks, none, or some; now the input, now the output.
+            // All ranks, none, or some; now the input, now the output: once through takes six rounds.
+            for round in 0..rounds(12_usize, 6) {
                 let from = |kind: usize| {
                     let shared = !(round / 2 + kind + me * (round % 2)).is_multiple_of(3);
                     shared.then_some(&allocator)

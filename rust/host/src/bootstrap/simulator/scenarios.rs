@@ -3,10 +3,10 @@
 use super::*;
 use crate::bootstrap::wire;
 
-/// Runs `test` with many seeds and names the one that fails.
+/// Runs `test` with `count` seeds, with few under a sanitizer, and names the one that fails.
 pub(super) fn with_seeds(count: u64, test: impl Fn(u64, &mut Random)) {
     let mut seeds = Random::of_now();
-    for _ in 0..count {
+    for _ in 0..rounds(count, 3) {
         let seed = seeds.next();
         let run = std::panic::AssertUnwindSafe(|| test(seed, &mut Random::new(seed)));
         let outcome = std::panic::catch_unwind(run);
@@ -262,7 +262,7 @@ fn the_failure_of_one_rank_is_everybodys() {
 
 #[test]
 fn thousands_of_ranks_join() {
-    let mut simulation = Simulation::new(11, 3000, ms(900));
+    let mut simulation = Simulation::new(11, rounds(3000, 600), ms(900));
     simulation.run();
     assert_joined(&simulation.outcomes());
 }
