@@ -132,6 +132,30 @@ impl<'a> Scene<'a> {
     }
 }
 
+/// When a rank is done with a collective in which it only gives or only takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// with its own part
+    Alone,
+    /// when all have come
+    Together,
+}
+
+/// Every so many collectives all ranks come to one point: who only gives runs ahead no further, so that
+/// what it has sent stays bounded, and it hears of a rank that is gone.
+const STEP: u64 = 64;
+
+impl Ending {
+    /// Of the collective with this number.
+    pub(crate) fn of(sequence: u64) -> Self {
+        if sequence.is_multiple_of(STEP) {
+            Self::Together
+        } else {
+            Self::Alone
+        }
+    }
+}
+
 /// The program of `rank` in a group of this topology for `collective` on elements of `dtype`.
 ///
 /// # Errors
@@ -143,6 +167,7 @@ pub(crate) fn program(
     rank: GroupRank,
     topology: &Topology,
     limits: &Limits,
+    ending: Ending,
 ) -> Result<Program> {
     let size = topology.everyone().len();
     let scene = Scene {
@@ -218,6 +243,10 @@ pub(crate) fn program(
             scatter::build(b, scene, inputs, *output, root.index());
         }
         Collective::Barrier => barrier::build(b, scene),
+    }
+    if ending == Ending::Together && collective.root().is_some() {
+        b.wait_all();
+        barrier::build(b, scene);
     }
     Ok(builder.finish())
 }

@@ -17,7 +17,7 @@ use ferrocomm_core::work::Work;
 
 use crate::asking::Asked;
 use crate::bell::Bell;
-use crate::collectives;
+use crate::collectives::{self, Ending};
 use crate::endpoint::{Endpoint, Watch};
 use crate::frame::{Fingerprint, Header};
 use crate::gathering::Offer;
@@ -192,8 +192,10 @@ impl Core {
                 Ok(work)
             }
             Task::Collective(collective) => {
+                let ending = Ending::of(sequence);
+                let topology = &group.topology;
                 let program =
-                    collectives::program(&collective, dtype, rank, &group.topology, &LIMITS)?;
+                    collectives::program(&collective, dtype, rank, topology, &LIMITS, ending)?;
                 let fingerprint = collectives::fingerprint(&collective, dtype);
                 let work = Arc::new(Work::new(collective.operation(), sequence));
                 let scratch = self.scratch(program.scratch);
@@ -280,8 +282,9 @@ impl Core {
             return Ok(());
         };
         let group = self.open_group(comm)?;
-        let program =
-            collectives::program(collective, dtype, group.rank, &group.topology, &LIMITS)?;
+        let (rank, topology) = (group.rank, &group.topology);
+        let ending = Ending::of(sequence);
+        let program = collectives::program(collective, dtype, rank, topology, &LIMITS, ending)?;
         let fingerprint = collectives::fingerprint(collective, dtype);
         if let Some(error) = group.note_issued(sequence, fingerprint) {
             return Err(error);

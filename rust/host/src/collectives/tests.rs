@@ -12,7 +12,7 @@ use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
 
-use super::{Topology, program};
+use super::{Ending, STEP, Topology, program};
 use crate::program::{Limits, Place, Step};
 use crate::random::{Random, is_run};
 use interpreter::Delivery;
@@ -115,16 +115,20 @@ fn check_on(
     }
     let expected = reference::after(&calls, &memories, dtype);
     let limits = [LIMITS, LONG_PIECES][random.below(2) as usize];
+    let ending = [Ending::Alone, Ending::Together][random.below(2) as usize];
     let programs: Vec<_> = calls
         .iter()
         .enumerate()
-        .map(|(rank, call)| program(call, dtype, GroupRank::new(rank as u32), topology, &limits))
+        .map(|(rank, call)| {
+            let rank = GroupRank::new(rank as u32);
+            program(call, dtype, rank, topology, &limits, ending)
+        })
         .collect::<Result<_, _>>()
         .unwrap();
     for delivery in [Delivery::InOrder, Delivery::Rendezvous, Delivery::Buffered] {
         let seed = random.next();
         let context = format!(
-            "seed {seed:#x}, {delivery:?}, {limits:?}, {topology:?}, {dtype:?}, {:?}",
+            "seed {seed:#x}, {delivery:?}, {ending:?}, {limits:?}, {topology:?}, {dtype:?}, {:?}",
             calls[0]
         );
         let memories = interpreter::run(&programs, memories.clone(), delivery, seed)
@@ -404,6 +408,40 @@ fn gather_and_scatter_with_any_root() {
 }
 
 #[test]
+fn who_only_gives_runs_ahead_of_a_missing_rank_until_the_next_step() {
+    let nothing = Region::EMPTY;
+    for size in SIZES.into_iter().filter(|size| *size > 1) {
+        let gather = |me: usize| Collective::Gather {
+            input: nothing,
+            outputs: (me == 0).then(|| Regions::List(vec![nothing; size])),
+            root: rank(0),
+        };
+        let programs = |ending| -> Vec<_> {
+            let program = |me| {
+                let topology = one_machine(size);
+                program(
+                    &gather(me),
+                    Dtype::Byte,
+                    rank(me),
+                    &topology,
+                    &LIMITS,
+                    ending,
+                )
+                .unwrap()
+            };
+            (0..size).map(program).collect()
+        };
+        for absent in 0..size {
+            let finished =
+                |sequence| interpreter::finished_without(&programs(Ending::of(sequence)), absent);
+            let others: Vec<_> = (1..size).filter(|rank| *rank != absent).collect();
+            assert_eq!(finished(STEP - 1), others, "{size} ranks, {absent} absent");
+            assert_eq!(finished(STEP), [], "{size} ranks, {absent} absent");
+        }
+    }
+}
+
+#[test]
 fn nobody_leaves_a_barrier_before_all_have_come() {
     let mut random = Random::of_now();
     for size in SIZES {
@@ -416,6 +454,7 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
                     rank(me),
                     &one_machine(size),
                     &LIMITS,
+                    Ending::Alone,
                 )
                 .unwrap()
             })
@@ -473,7 +512,15 @@ fn zero_elements_still_meet() {
     ];
     for call in calls {
         for me in 0..4 {
-            let program = program(&call, Dtype::Int32, rank(me), &one_machine(4), &LIMITS).unwrap();
+            let program = program(
+                &call,
+                Dtype::Int32,
+                rank(me),
+                &one_machine(4),
+                &LIMITS,
+                Ending::Alone,
+            )
+            .unwrap();
             let moves = |step: &Step| matches!(step, Step::Send { .. } | Step::Recv { .. });
             assert!(program.steps.iter().any(moves), "{call:?} on rank {me}");
         }
@@ -491,7 +538,15 @@ fn the_next_piece_is_on_its_way_while_one_is_combined() {
         output: input,
         op: ReduceOp::Sum,
     };
-    let program = program(&call, Dtype::Float32, rank(0), &one_machine(2), &LIMITS).unwrap();
+    let program = program(
+        &call,
+        Dtype::Float32,
+        rank(0),
+        &one_machine(2),
+        &LIMITS,
+        Ending::Alone,
+    )
+    .unwrap();
     let mut receives = 0;
     let mut combined = 0;
     for step in &program.steps {
@@ -526,7 +581,15 @@ fn a_program_of_many_gigabytes_stays_small() {
         piece: 65536,
         ..LIMITS
     };
-    let program = program(&call, Dtype::Float32, rank(0), &one_machine(2), &limits).unwrap();
+    let program = program(
+        &call,
+        Dtype::Float32,
+        rank(0),
+        &one_machine(2),
+        &limits,
+        Ending::Alone,
+    )
+    .unwrap();
     assert!(
         program.steps.len() < 100_000,
         "{} steps",
@@ -587,7 +650,14 @@ fn regions_that_do_not_fit_are_refused() {
         },
     ];
     for call in calls {
-        let outcome = program(&call, Dtype::Int32, rank(1), &one_machine(3), &LIMITS);
+        let outcome = program(
+            &call,
+            Dtype::Int32,
+            rank(1),
+            &one_machine(3),
+            &LIMITS,
+            Ending::Alone,
+        );
         assert!(outcome.is_err(), "{call:?}");
     }
 }

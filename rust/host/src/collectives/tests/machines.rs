@@ -6,7 +6,7 @@ use ferrocomm_core::reduce_op::ReduceOp;
 
 use super::interpreter::{self, Delivery};
 use super::{Arena, DTYPES, LIMITS, OPS, check_on, one_machine, rank, reference, uneven};
-use crate::collectives::{Topology, program};
+use crate::collectives::{Ending, Topology, program};
 use crate::program::{Limits, Place, Program, Step};
 use crate::random::{Random, is_run};
 
@@ -218,7 +218,7 @@ fn programs(
     call: impl Fn(usize) -> Collective,
 ) -> Vec<Program> {
     (0..size(topology))
-        .map(|me| program(&call(me), dtype, rank(me), topology, limits).unwrap())
+        .map(|me| program(&call(me), dtype, rank(me), topology, limits, Ending::Alone).unwrap())
         .collect()
 }
 
@@ -434,7 +434,15 @@ fn every_rank_carries_its_share_between_machines_and_no_more() {
         ),
     ] {
         for me in 0..size {
-            let program = program(&call, Dtype::Float32, rank(me), &topology, &COARSE).unwrap();
+            let program = program(
+                &call,
+                Dtype::Float32,
+                rank(me),
+                &topology,
+                &COARSE,
+                Ending::Alone,
+            )
+            .unwrap();
             let (_, sent) = crossing(&topology, me, &program);
             assert!(sent <= most, "{sent} of {most} bytes from {me}: {call:?}");
         }
