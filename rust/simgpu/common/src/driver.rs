@@ -77,6 +77,8 @@ driver_table! {
     cuMemHostUnregister(*mut c_void);
     /// Kind, device and range of a pointer.
     cuPointerGetAttribute(*mut c_void, c_int, usize);
+    /// The allocation that a pointer is in.
+    cuMemGetAddressRange_v2(*mut usize, *mut usize, usize);
     /// Copies, and waits.
     cuMemcpy(usize, usize, usize);
     /// Copies in stream order.

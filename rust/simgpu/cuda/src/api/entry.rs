@@ -84,4 +84,13 @@ driver_api! {
             other => Err(Status(other)),
         }
     }
+
+    /// Would call back with the driver's log lines; this driver writes none.
+    fn cuLogsRegisterCallback(_callback: *mut c_void, _data: *mut c_void, handle: *mut usize) {
+        put_wanted(handle, 1);
+        Ok(())
+    }
+
+    /// Ends what was registered.
+    fn cuLogsUnregisterCallback(_handle: usize) { Ok(()) }
 }

@@ -28,7 +28,6 @@ refused! {
     cuMemUnmap cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleUnload
     cuMulticastAddDevice cuMulticastBindMem cuMulticastCreate cuMulticastUnbind
     cuOccupancyMaxActiveBlocksPerMultiprocessor cuStreamBatchMemOp_v2 cuTensorMapEncodeTiled
-    cuLogsRegisterCallback cuLogsUnregisterCallback
 }
 
 fn refuse_named(call: &str, name: *const c_char) -> c_int {
