@@ -25,17 +25,28 @@ fn main() -> io::Result<()> {
     println!("cargo:rerun-if-changed=src");
     println!("cargo:rerun-if-changed=symbols.txt");
     println!("cargo:rerun-if-changed=build.rs");
-    let Some(out) = env::var_os("OUT_DIR") else { return Err(io::Error::other("no OUT_DIR")) };
+    let Some(out) = env::var_os("OUT_DIR") else {
+        return Err(io::Error::other("no OUT_DIR"));
+    };
     let out = Path::new(&out);
 
     // Symbols name the node themselves, so that it can be empty and rustc's own list stays valid.
     let script = out.join("versions.map");
     fs::write(&script, format!("{VERSION} {{ }};\n"))?;
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", script.display());
+    println!(
+        "cargo:rustc-cdylib-link-arg=-Wl,--version-script={}",
+        script.display()
+    );
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{VERSION}");
 
     let written = defined(Path::new("src"))?;
     let all = fs::read_to_string("symbols.txt")?;
-    let refused: Vec<_> = all.lines().filter(|name| !written.contains(*name)).collect();
-    fs::write(out.join("refused.rs"), format!("refused! {{ {} }}\n", refused.join("\n")))
+    let refused: Vec<_> = all
+        .lines()
+        .filter(|name| !written.contains(*name))
+        .collect();
+    fs::write(
+        out.join("refused.rs"),
+        format!("refused! {{ {} }}\n", refused.join("\n")),
+    )
 }

@@ -164,6 +164,8 @@ driver_table! {
     simgpuMemExport(*const c_void, *mut c_int, *mut usize, *mut usize);
     /// Another process's memory file, mapped here as device memory.
     simgpuMemImport(c_int, usize, *mut *mut c_void);
+    /// Gives memory back without waiting for the device.
+    simgpuMemForget(*mut c_void);
     /// Name of a status.
     cuGetErrorName(c_int, *mut *const c_char);
     /// Text of a status.

@@ -1,6 +1,6 @@
 //! Devices, and which of them is current on a thread. Only primary contexts exist.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,9 +13,19 @@ const CONTEXT_BASE: usize = 0x5100_0000_0000;
 
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
+/// How many contexts a thread may stack.
+const DEPTH: usize = 16;
+
+/// A thread's stack of contexts, whose top is current. It has no destructor, because programs call
+/// the driver from destructors of their own that run later than those of threads.
+#[derive(Clone, Copy)]
+struct Contexts {
+    stack: [Option<i32>; DEPTH],
+    depth: usize,
+}
+
 thread_local! {
-    /// The stack of contexts; its top is current.
-    static CONTEXTS: RefCell<Vec<Option<i32>>> = const { RefCell::new(Vec::new()) };
+    static CONTEXTS: Cell<Contexts> = const { Cell::new(Contexts { stack: [None; DEPTH], depth: 0 }) };
 }
 
 /// How many devices there are: `SIMGPU_DEVICES`, or one.
@@ -66,7 +76,11 @@ pub fn check_device(device: i32) -> Outcome {
 
 /// The device whose context is current on this thread, if one is.
 pub fn current_or_none() -> Option<i32> {
-    CONTEXTS.with_borrow(|stack| stack.last().copied().flatten())
+    let contexts = CONTEXTS.get();
+    contexts
+        .depth
+        .checked_sub(1)
+        .and_then(|top| contexts.stack[top])
 }
 
 /// The device whose context is current on this thread.
@@ -77,23 +91,31 @@ pub fn current() -> Outcome<i32> {
 
 /// Makes a device's context current, or none.
 pub fn set_current(device: Option<i32>) {
-    CONTEXTS.with_borrow_mut(|stack| {
-        stack.pop();
-        stack.push(device);
-    });
+    let mut contexts = CONTEXTS.get();
+    contexts.depth = contexts.depth.max(1);
+    contexts.stack[contexts.depth - 1] = device;
+    CONTEXTS.set(contexts);
 }
 
 /// Puts a context above the one that is current.
-pub fn push(device: i32) {
-    CONTEXTS.with_borrow_mut(|stack| stack.push(Some(device)));
+pub fn push(device: i32) -> Outcome {
+    let mut contexts = CONTEXTS.get();
+    *contexts
+        .stack
+        .get_mut(contexts.depth)
+        .ok_or(Status::INVALID_VALUE)? = Some(device);
+    contexts.depth += 1;
+    CONTEXTS.set(contexts);
+    Ok(())
 }
 
 /// Takes the current context away.
 pub fn pop() -> Outcome<i32> {
-    CONTEXTS
-        .with_borrow_mut(|stack| stack.pop())
-        .flatten()
-        .ok_or(Status::INVALID_CONTEXT)
+    let mut contexts = CONTEXTS.get();
+    let device = current_or_none().ok_or(Status::INVALID_CONTEXT)?;
+    contexts.depth -= 1;
+    CONTEXTS.set(contexts);
+    Ok(device)
 }
 
 /// The handle of a device's primary context.
@@ -113,5 +135,31 @@ pub fn device_of(context: usize) -> Outcome<Option<i32>> {
     match i32::try_from(index) {
         Ok(device) if device < device_count() => Ok(Some(device)),
         _ => Err(Status::INVALID_CONTEXT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_stack() {
+        let _alone = crate::alone();
+        push(0).unwrap();
+        set_current(None);
+        assert_eq!(current(), Err(Status::INVALID_CONTEXT));
+        assert_eq!(pop(), Err(Status::INVALID_CONTEXT));
+        set_current(Some(0));
+        assert_eq!(pop(), Ok(0));
+        assert_eq!(current(), Ok(0));
+    }
+
+    #[test]
+    fn a_context_handle_leads_to_its_device_and_others_to_none() {
+        let _alone = crate::alone();
+        assert_eq!(device_of(handle(Some(0))), Ok(Some(0)));
+        assert_eq!(device_of(0), Ok(None));
+        assert_eq!(device_of(handle(Some(63))), Err(Status::INVALID_CONTEXT));
+        assert_eq!(device_of(12), Err(Status::INVALID_CONTEXT));
     }
 }

@@ -129,7 +129,11 @@ fn text(
     let mut text = std::ptr::null();
     // SAFETY: the out pointer is a local's.
     unsafe { look_up(status, &mut text) };
-    if text.is_null() { c"unrecognized error code".as_ptr() } else { text }
+    if text.is_null() {
+        c"unrecognized error code".as_ptr()
+    } else {
+        text
+    }
 }
 
 runtime_api! {

@@ -36,9 +36,14 @@ struct FuncAttributes {
 
 fn refuse(function: *const c_void) -> c_int {
     let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = names.as_ref().and_then(|names| names.get(&(function as usize)));
+    let known = names
+        .as_ref()
+        .and_then(|names| names.get(&(function as usize)));
     let name = known.map_or("a function that was not registered", String::as_str);
-    simgpu_common::report("cudart", &format!("kernels are not simulated; refused to launch {name}"));
+    simgpu_common::report(
+        "cudart",
+        &format!("kernels are not simulated; refused to launch {name}"),
+    );
     NOT_SUPPORTED
 }
 
@@ -134,9 +139,13 @@ unsafe extern "C" fn __cudaRegisterFunction(
     name: *const c_char,
 ) {
     // SAFETY: compilers emit this call with the kernel's name.
-    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    let name = unsafe { CStr::from_ptr(name) }
+        .to_string_lossy()
+        .into_owned();
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    names.get_or_insert_default().insert(function as usize, name);
+    names
+        .get_or_insert_default()
+        .insert(function as usize, name);
 }
 exported!(__cudaRegisterFunction);
 

@@ -77,8 +77,17 @@ struct Rows {
 }
 
 fn copy_rows(rows: Rows, stream: Handle) -> c_int {
-    let Rows { to, to_pitch, from, from_pitch, width, count } = rows;
-    call!(simgpuMemcpyRowsAsync(to, to_pitch, from, from_pitch, width, count, stream))
+    let Rows {
+        to,
+        to_pitch,
+        from,
+        from_pitch,
+        width,
+        count,
+    } = rows;
+    call!(simgpuMemcpyRowsAsync(
+        to, to_pitch, from, from_pitch, width, count, stream
+    ))
 }
 
 /// Values of attributes of the pools, which have no effect.

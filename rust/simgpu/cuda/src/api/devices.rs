@@ -167,8 +167,7 @@ driver_api! {
     /// Puts a context above the current one.
     fn cuCtxPushCurrent_v2(context: usize) {
         context::initialized()?;
-        context::push(context::device_of(context)?.ok_or(Status::INVALID_CONTEXT)?);
-        Ok(())
+        context::push(context::device_of(context)?.ok_or(Status::INVALID_CONTEXT)?)
     }
 
     /// Takes the current context away.
