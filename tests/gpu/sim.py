@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import select
 import shutil
 import signal
 import socket
@@ -176,8 +177,6 @@ def wait(children: Sequence[subprocess.Popen[bytes]], timeout: float) -> list[in
     deadline = time.monotonic() + timeout
     statuses: list[int | None] = [None] * len(children)
     watches = {os.pidfd_open(child.pid): index for index, child in enumerate(children)}
-    import select
-
     poll = select.poll()
     for watch in watches:
         poll.register(watch, select.POLLIN)
