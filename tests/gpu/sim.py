@@ -70,8 +70,8 @@ def hide(library: Path, symbols: Sequence[str], goal: Path) -> Path:
     content = library.read_bytes()
     for symbol in symbols:
         name = b"\0" + symbol.encode() + b"\0"
-        if content.count(name) != 1:
-            raise ValueError(f"{library.name} does not have {symbol} once")
+        if name not in content:
+            raise ValueError(f"{library.name} does not have {symbol}")
         content = content.replace(name, b"\0~" + symbol.encode()[1:] + b"\0")
     goal.parent.mkdir(parents=True, exist_ok=True)
     goal.write_bytes(content)
