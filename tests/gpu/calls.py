@@ -12,7 +12,9 @@ from typing import Any
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 OK, CUDA, SYSTEM, INTERNAL, ARGUMENT, USAGE, REMOTE, IN_PROGRESS = range(8)
-INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, E4M3, E5M2 = range(12)
+INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, E4M3, E5M2 = range(
+    12
+)
 SUM, PROD, MAX, MIN, AVG = range(5)
 
 NCCL = ctypes.CDLL("libnccl.so.2")
@@ -148,9 +150,7 @@ def join(name: str, config: Config | None = None) -> ctypes.c_void_p:
     """A communicator of all ranks."""
     comm = ctypes.c_void_p()
     settings = ctypes.byref(config) if config else None
-    code = call(
-        "ncclCommInitRankConfig", ctypes.byref(comm), SIZE, unique_id(name), RANK, settings
-    )
+    code = call("ncclCommInitRankConfig", ctypes.byref(comm), SIZE, unique_id(name), RANK, settings)
     if code not in (OK, IN_PROGRESS):
         raise RuntimeError(f"ncclCommInitRankConfig: code {code}: {last_error()}")
     return comm

@@ -3,9 +3,9 @@
     python tests/gpu/sim.py --ranks 2 SCRIPT [ARGUMENTS]
 
 The simulated CUDA and NCCL libraries are built when they have to be, and preloaded in the ranks
-alone. A rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, as under torchrun,
-and SIMGPU=1, which says that it is on the simulator. Faults are environment variables; they are
-listed in rust/simgpu/README.md.
+alone. A rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, as under
+torchrun, and SIMGPU=1, which says that it is on the simulator. Faults are environment variables;
+they are listed in rust/simgpu/README.md.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """ATen operators on simulated CUDA tensors.
 
-The simulator launches no kernels. Inside `SimOps()` an operator on CUDA tensors is put on the current
-stream as a host function that runs torch's CPU operator on the same memory. So it happens in
-stream order and not at the call: whoever does not wait for it sees the old data, and a capture takes
-it into its graph.
+The simulator launches no kernels. Inside `SimOps()` an operator on CUDA tensors is put on the
+current stream as a host function that runs torch's CPU operator on the same memory. So it happens
+in stream order and not at the call: whoever does not wait for it sees the old data, and a capture
+takes it into its graph.
 """
 
 from __future__ import annotations

@@ -6,8 +6,25 @@ import signal
 import sys
 
 import calls
-from calls import ARGUMENT, IN_PROGRESS, OK, RANK, REMOTE, SIZE, SUM, USAGE, Buffer, Config, floats
-from calls import call, check, join, same, settle, stream
+from calls import (
+    ARGUMENT,
+    IN_PROGRESS,
+    OK,
+    RANK,
+    REMOTE,
+    SIZE,
+    SUM,
+    USAGE,
+    Buffer,
+    Config,
+    call,
+    check,
+    floats,
+    join,
+    same,
+    settle,
+    stream,
+)
 
 
 def split() -> None:
