@@ -132,10 +132,15 @@ def test_ranks_die_with_their_launcher(tmp_path: Path, libraries: Path) -> None:
     os.close(watch)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_torch_on_its_own_backend(ranks: int, libraries: Path) -> None:
-    pytest.importorskip("torch")
-    results = sim.run([sys.executable, STOCK], ranks, timeout=120, folder=libraries)
+@pytest.mark.parametrize(
+    ("backend", "ranks"), [("nccl", 2), ("nccl", 4), ("nccl-legacy", 2), ("nccl-lazy", 2)]
+)
+def test_torch_on_its_own_backend(backend: str, ranks: int, libraries: Path) -> None:
+    torch = pytest.importorskip("torch")
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if backend != "nccl" and release < (2, 15):
+        pytest.skip(f"torch {torch.__version__} may not have the backend {backend}")
+    results = sim.run([sys.executable, STOCK, backend], ranks, timeout=180, folder=libraries)
     succeeded(results)
 
 
