@@ -72,6 +72,12 @@ def test_driver(tmp_path: Path, libraries: Path) -> None:
     assert "cuMemCreate is not simulated" in results[0].output
 
 
+def test_runtime_versions(tmp_path: Path, libraries: Path) -> None:
+    results = native("runtime_versions", 1, tmp_path, libraries)
+    succeeded(results)
+    assert "cudaGraphDebugDotPrint is not simulated" in results[0].output
+
+
 def test_survivors_shrink_around_a_dead_rank(tmp_path: Path, libraries: Path) -> None:
     results = native("shrink_around_a_dead_rank", 3, tmp_path, libraries)
     succeeded(results, but=(2,))

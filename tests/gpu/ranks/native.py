@@ -369,6 +369,22 @@ def driver() -> None:
     same(calls.DRIVER.cuMemCreate(), 801, "a function that is not simulated")
 
 
+def runtime_versions() -> None:
+    """Every name of the runtime has the version that programs ask for, simulated or not."""
+    runtime = ctypes.CDLL("libcudart.so.13")
+    find = ctypes.CDLL(None).dlvsym
+    find.restype = ctypes.c_void_p
+    find.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+    names = (calls.ROOT / "rust" / "simgpu" / "cudart" / "symbols.txt").read_text().split()
+    without = [
+        name for name in names if not find(runtime._handle, name.encode(), b"libcudart.so.13")
+    ]
+    same(without, [], "names without the version")
+    same(runtime.cudaGraphDebugDotPrint(), 801, "a function that is not simulated")
+    same(runtime.cudaGetLastError(), 801, "the last error")
+    same(runtime.cudaGetLastError(), 0, "the last error, once more")
+
+
 def captured() -> None:
     """A captured operation runs at each launch, and with nobody's help at none."""
     comm, on = join("id"), stream()
