@@ -81,7 +81,7 @@ ASIDE := tests/models fuzz rust/simgpu
 
 test-rustfmt:
 	cargo fmt --all --check
-	for aside in $(ASIDE); do cargo fmt --manifest-path $$aside/Cargo.toml --check || exit; done
+	for aside in $(ASIDE); do cargo fmt --all --manifest-path $$aside/Cargo.toml --check || exit; done
 	@echo "rustfmt: $$($(RUST_FILES) | wc -l) files as it would write them"
 
 test-clippy:
@@ -161,7 +161,7 @@ header:
 
 format: setup
 	cargo fmt --all
-	for aside in $(ASIDE); do cargo fmt --manifest-path $$aside/Cargo.toml || exit; done
+	for aside in $(ASIDE); do cargo fmt --all --manifest-path $$aside/Cargo.toml || exit; done
 	$(CXX_FILES) | xargs $(VENV)/bin/clang-format -i
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
