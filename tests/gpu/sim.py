@@ -36,6 +36,28 @@ LIBRARIES = {
     "libsimgpu_nccl.so": "libnccl.so.2",
 }
 
+# The release in which NCCL first had a function, for those that are not as old as the rest.
+FIRST_RELEASES = {
+    (2, 14, 3): ["ncclCommInitRankConfig", "ncclCommFinalize"],
+    (2, 18, 1): ["ncclCommSplit"],
+    (2, 19, 1): ["ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"],
+    (2, 22, 3): ["ncclGroupSimulateEnd"],
+    (2, 23, 4): ["ncclCommInitRankScalable"],
+    (2, 27, 3): ["ncclCommShrink", "ncclCommWindowRegister", "ncclCommWindowDeregister"],
+    (2, 28, 3): ["ncclAlltoAll", "ncclGather", "ncclScatter"],
+    (2, 28, 7): ["ncclCommRevoke"],
+    (2, 29, 2): [
+        "ncclCommGetUniqueId",
+        "ncclCommGrow",
+        "ncclPutSignal",
+        "ncclSignal",
+        "ncclWaitSignal",
+        "ncclWinGetUserPtr",
+        "ncclCommQueryProperties",
+    ],
+    (2, 29, 7): ["ncclCommSuspend", "ncclCommResume", "ncclCommMemStats"],
+}
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -76,6 +98,17 @@ def hide(library: Path, symbols: Sequence[str], goal: Path) -> Path:
     goal.parent.mkdir(parents=True, exist_ok=True)
     goal.write_bytes(content)
     return goal
+
+
+def older(release: tuple[int, int, int], library: Path, goal: Path) -> dict[str, str]:
+    """The environment of ranks that find an older NCCL: its version, and a copy of the library
+    without the functions that are newer."""
+    major, minor, patch = release
+    newer = [name for first, names in FIRST_RELEASES.items() if first > release for name in names]
+    return {
+        "SIMGPU_NCCL_VERSION": str(major * 10_000 + minor * 100 + patch),
+        "FERROCOMM_NCCL_LIB": str(hide(library, newer, goal)),
+    }
 
 
 def free_port() -> int:
@@ -206,15 +239,24 @@ def main() -> int:
         metavar="SYMBOL",
         help="FERROCOMM_NCCL_LIB is a copy of NCCL without this symbol; torch keeps the whole one",
     )
+    parser.add_argument(
+        "--nccl",
+        metavar="RELEASE",
+        help="such as 2.28.9: that version is told, and FERROCOMM_NCCL_LIB lacks what is newer",
+    )
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     chosen = parser.parse_args()
     extra = dict(pair.split("=", 1) for pair in chosen.env)
     folder = build()
     with tempfile.TemporaryDirectory() as variants:
+        library, goal = folder / "libnccl.so.2", Path(variants) / "libnccl.so.2"
+        if chosen.nccl:
+            major, minor, patch = (int(part) for part in chosen.nccl.split("."))
+            extra |= older((major, minor, patch), library, goal)
+            library = goal
         if chosen.hide:
-            goal = Path(variants) / "libnccl.so.2"
-            extra["FERROCOMM_NCCL_LIB"] = str(hide(folder / "libnccl.so.2", chosen.hide, goal))
+            extra["FERROCOMM_NCCL_LIB"] = str(hide(library, chosen.hide, goal))
         command = [sys.executable, chosen.script, *chosen.arguments]
         results = run(command, chosen.ranks, extra, chosen.timeout, folder)
     for result in results:

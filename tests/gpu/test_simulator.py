@@ -102,6 +102,12 @@ def test_fault_older_version(tmp_path: Path, libraries: Path) -> None:
     succeeded(native("older_version", 1, tmp_path, libraries, SIMGPU_NCCL_VERSION="22809"))
 
 
+def test_fault_older_library(tmp_path: Path, libraries: Path) -> None:
+    goal = tmp_path / "lib" / "libnccl.so.2"
+    extra = sim.older((2, 28, 9), libraries / "libnccl.so.2", goal)
+    succeeded(native("older_version", 1, tmp_path, libraries, **extra))
+
+
 def test_fault_killed_rank(tmp_path: Path, libraries: Path) -> None:
     results = native("killed", 2, tmp_path, libraries, SIMGPU_KILL="1:1")
     succeeded(results, but=(1,))

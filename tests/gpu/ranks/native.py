@@ -300,6 +300,10 @@ def older_version() -> None:
     version = ctypes.c_int()
     check("ncclGetVersion", ctypes.byref(version))
     same(version.value, 22809, "version")
+    if "FERROCOMM_NCCL_LIB" in os.environ:
+        copy = ctypes.CDLL(os.environ["FERROCOMM_NCCL_LIB"])
+        there = [hasattr(copy, name) for name in ("ncclCommRevoke", "ncclSignal", "ncclSend")]
+        same(there, [True, False, True], "functions of 2.28.9")
 
 
 def killed() -> None:
