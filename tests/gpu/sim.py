@@ -244,11 +244,19 @@ def main() -> int:
         metavar="RELEASE",
         help="such as 2.28.9: that version is told, and FERROCOMM_NCCL_LIB lacks what is newer",
     )
-    parser.add_argument("script")
+    parser.add_argument(
+        "--build", action="store_true", help="only builds the libraries and prints their folder"
+    )
+    parser.add_argument("script", nargs="?", help="a Python script, or a program of another kind")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     chosen = parser.parse_args()
     extra = dict(pair.split("=", 1) for pair in chosen.env)
     folder = build()
+    if chosen.build:
+        print(folder)
+        return 0
+    if chosen.script is None:
+        parser.error("no script")
     with tempfile.TemporaryDirectory() as variants:
         library, goal = folder / "libnccl.so.2", Path(variants) / "libnccl.so.2"
         if chosen.nccl:
@@ -257,7 +265,8 @@ def main() -> int:
             library = goal
         if chosen.hide:
             extra["FERROCOMM_NCCL_LIB"] = str(hide(library, chosen.hide, goal))
-        command = [sys.executable, chosen.script, *chosen.arguments]
+        program = [sys.executable] if chosen.script.endswith(".py") else []
+        command = [*program, chosen.script, *chosen.arguments]
         results = run(command, chosen.ranks, extra, chosen.timeout, folder)
     for result in results:
         for line in result.output.splitlines():

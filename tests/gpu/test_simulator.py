@@ -139,6 +139,14 @@ def test_a_fault_that_is_not_understood_ends_the_process(tmp_path: Path, librari
     assert "SIMGPU_NCCL_VERSION" in results[0].output
 
 
+def test_a_rank_may_be_any_program() -> None:
+    command = [sys.executable, str(HERE / "sim.py"), "--ranks", "2", "/bin/sh", "-c"]
+    asked = 'echo "$SIMGPU $RANK of $WORLD_SIZE"; exit "$RANK"'
+    result = subprocess.run([*command, asked], capture_output=True, text=True, timeout=120)
+    lines = ["[0] 1 0 of 2", "[1] 1 1 of 2", "[1] status 1"]
+    assert (result.stdout.splitlines(), result.returncode) == (lines, 1)
+
+
 def test_a_rank_that_does_not_end_is_killed(libraries: Path) -> None:
     command = [sys.executable, "-c", "import threading; threading.Event().wait()"]
     results = sim.run(command, 2, timeout=1, folder=libraries)
