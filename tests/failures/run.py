@@ -1,8 +1,10 @@
 """The failure suite: killed and stopped peers, time-outs, mismatches, abort, Ctrl-C, fork, leaks.
 
     python tests/failures/run.py [--only TEXT] [--transport shm,tcp] [--ranks 2,4] [--full] [--list]
+                                 [--at-once N]
 
-Every operation of a communicator, over shared memory and over TCP. A case passes when every rank
+Every operation of a communicator, over shared memory and over TCP. Jobs wait most of their time, so
+some run at once. A case passes when every rank
 that lives says so. How long promises took is printed; a case fails at a watchdog's limit, which
 leaves room for a busy machine.
 """
@@ -10,6 +12,7 @@ leaves room for a busy machine.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import signal
 import sys
@@ -38,7 +41,7 @@ class Tally:
         self.passed = 0
         self.failed = 0
         self.skipped: list[str] = []
-        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
         self.notes: list[str] = []
 
     def add(self, job: Job, reports: list[Report]) -> None:
@@ -64,6 +67,15 @@ class Tally:
             else:
                 self.passed += 1
 
+    def take(self, other: Tally) -> None:
+        """Adds what another tally holds."""
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.notes += other.notes
+        for group, values in other.seconds.items():
+            self.seconds[group] += values
+
     def fail(self, job: Job, name: str, text: str) -> None:
         self.failed += 1
         if self.failed <= SHOWN:
@@ -76,7 +88,15 @@ def body(me: Rank, job: Job, board: Board) -> Report:
     return job.body(me, board, *job.arguments)
 
 
-def run(job: Job, tally: Tally) -> None:
+def run(job: Job) -> tuple[Job, Tally, float]:
+    """Runs a job; what it came to, and how long it took."""
+    tally = Tally()
+    start = time.monotonic()
+    judge(job, tally)
+    return job, tally, time.monotonic() - start
+
+
+def judge(job: Job, tally: Tally) -> None:
     with tempfile.TemporaryDirectory(prefix="failures-") as folder:
         try:
             reports = run_ranks(
@@ -127,6 +147,7 @@ def main() -> int:
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--full", action="store_true", help="every kill with every operation")
     parser.add_argument("--list", action="store_true", help="names the jobs and runs none")
+    parser.add_argument("--at-once", type=int, default=3, help="jobs that run at a time")
     parser.add_argument("--slowest", type=int, default=0, help="show so many slowest jobs")
     chosen = parser.parse_args()
     # Told to end, it ends what it started and removes its folders.
@@ -144,11 +165,12 @@ def main() -> int:
     tally = Tally()
     seconds: dict[str, float] = defaultdict(float)
     spent = []
-    for job in jobs:
-        start = time.monotonic()
-        run(job, tally)
-        spent.append((time.monotonic() - start, f"{job.described()} {job.arguments}"))
-        seconds[job.name.split(":")[0]] += spent[-1][0]
+    # Forked one by one, as the ranks of a job are: nothing of torch has to be loaded again.
+    with multiprocessing.get_context("fork").Pool(chosen.at_once) as workers:
+        for job, outcome, took in workers.imap_unordered(run, jobs):
+            tally.take(outcome)
+            spent.append((took, f"{job.described()} {job.arguments}"))
+            seconds[job.name.split(":")[0]] += took
     for value, name in sorted(spent, reverse=True)[: chosen.slowest]:
         print(f"{value:6.1f} s  {name}")
     return closing(tally, seconds)

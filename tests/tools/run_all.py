@@ -64,13 +64,13 @@ CHECKS = [
     Check("test-exports", 60, r"^exports:"),
     Check("test-python", 900, r"^=+ .* in [\d.]+s"),
     Check("test-conformance", 900, r"^conformance:|^=+ .* in [\d.]+s"),
+    Check("test-failures", 900, r"^failures:"),
     Check("test-matrix", 900, r"^torch-matrix:"),
     Check("test-docs", 300, r"^docs:"),
     Check("test-models", 600, CARGO),
     Check("test-simgpu", 900, rf"{CARGO}|^=+ .* in [\d.]+s"),
 ]
 FULL = [
-    Check("test-failures", 900, r"^failures:"),
     Check("test-hosts", 1800, r"^hosts:"),
     Check("sanitize", 3600, r"^(c|c\+\+) tests:|^sanitize:"),
     Check("test-conformance-full", 3600, r"^conformance:"),
