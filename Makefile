@@ -128,6 +128,7 @@ test-python: $(BUILD)
 test-conformance: $(BUILD)
 	$(PY) -m pytest tests/conformance
 	$(PY) tests/conformance/run.py
+	$(PY) tests/conformance/run.py --transport shm --reads off
 
 test-conformance-full: $(BUILD)
 	$(PY) tests/conformance/run.py --full

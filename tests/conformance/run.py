@@ -1,6 +1,7 @@
 """The conformance suite: operations, dtypes, sizes, layouts and modes against a plain reference.
 
     python tests/conformance/run.py [--ranks 2,4] [--transport shm,tcp] [--seed S] [--ops NAME,…]
+                                    [--reads on|off|auto]
     python tests/conformance/run.py --full [--budget SECONDS]
     python tests/conformance/run.py --case ID            one case again
     python tests/conformance/run.py --rank R --size N --store tcp://HOST:PORT|file:PATH
@@ -8,7 +9,9 @@
 Without --full: cases that cover every pair of values of any two factors, all corners, and random
 programs. With it: also cases drawn from the full product until the budget is spent. The last form
 is one rank of a job that something else has started, on this machine or another; the store is
-served by rank 0 or lies in a file that all can reach; the transport is FERROCOMM_HOST_TRANSPORT's.
+served by rank 0 or lies in a file that all can reach; the transport is FERROCOMM_HOST_TRANSPORT's,
+and FERROCOMM_DIRECT_READS is what --reads is of the others: on, so that the path is tried which a
+machine may not choose by itself.
 
 The ranks of a job are processes that run all its cases. Reductions are expected in rank order, to
 the last bit, where shared memory carries them, and else within n roundings; see --order.
@@ -106,7 +109,7 @@ def body(me: Rank, cases: Sequence[Case | Named], in_order: bool) -> int:
     return failures
 
 
-def run_job(job: str, cases: Sequence[Case | Named], order: str, tally: Tally) -> None:
+def run_job(job: str, cases: Sequence[Case | Named], order: str, reads: str, tally: Tally) -> None:
     """Runs the cases of one job; after a crash, those behind the case that crashed."""
     waiting = list(cases)
     for _ in range(ATTEMPTS):
@@ -123,7 +126,10 @@ def run_job(job: str, cases: Sequence[Case | Named], order: str, tally: Tally) -
                     waiting,
                     exact(job, order),
                     limit=JOB_LIMIT,
-                    env={"FERROCOMM_HOST_TRANSPORT": factors.transport_of(job)},
+                    env={
+                        "FERROCOMM_HOST_TRANSPORT": factors.transport_of(job),
+                        "FERROCOMM_DIRECT_READS": reads,
+                    },
                 )
             except RanksFailed as error:
                 crash = str(error)
@@ -183,7 +189,7 @@ def run_all(chosen: argparse.Namespace) -> Tally:
         cases: list[Case | Named] = [case for case in rows if case.job == job]
         cases += named_cases(job, chosen.seed, chosen.programs, chosen.ops)
         before = tally.passed, tally.failed
-        run_job(job, cases, chosen.order, tally)
+        run_job(job, cases, chosen.order, chosen.reads, tally)
         print(
             f"{job}: {tally.passed - before[0]} passed, {tally.failed - before[1]} failed "
             f"in {time.monotonic() - start:.1f} s",
@@ -200,7 +206,7 @@ def run_all(chosen: argparse.Namespace) -> Tally:
                 Named(chosen.seed * 100_000 + turn * 10 + number, "program", f"200-{kind}", job)
                 for number, kind in enumerate(("mixed", "async", "shuffled"))
             ]
-            run_job(job, more, chosen.order, tally)
+            run_job(job, more, chosen.order, chosen.reads, tally)
         print(f"round {turn}: {tally.passed} passed, {tally.failed} failed so far", flush=True)
     return tally
 
@@ -257,6 +263,12 @@ def arguments() -> argparse.Namespace:
         default="auto",
         help="whether float reductions must be in rank order to the last bit",
     )
+    parser.add_argument(
+        "--reads",
+        choices=("on", "off", "auto"),
+        default="on",
+        help="FERROCOMM_DIRECT_READS of all ranks",
+    )
     parser.add_argument("--slowest", type=int, default=0, help="show so many slowest cases")
     parser.add_argument("--rank", type=int)
     parser.add_argument("--size", type=int)
@@ -278,13 +290,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if chosen.rank is not None:
         return run_one_rank(chosen)
-    print(f"seed {chosen.seed}", flush=True)
+    print(f"seed {chosen.seed}, direct reads {chosen.reads}", flush=True)
     if not chosen.case:
         return closing(run_all(chosen), chosen)
     tally = Tally()
     cases = [factors.parse(text) for text in chosen.case]
     for job in dict.fromkeys(case.job for case in cases):
-        run_job(job, [case for case in cases if case.job == job], chosen.order, tally)
+        run_job(job, [case for case in cases if case.job == job], chosen.order, chosen.reads, tally)
     return closing(tally, chosen)
 
 

@@ -115,7 +115,7 @@ def mapped_by_peers(me: Rank) -> None:
 
 
 def test_peers_map_a_segment_once_and_unmap_what_was_freed(job):
-    job(mapped_by_peers, 2, env={"FERROCOMM_HOST_TRANSPORT": "shm"})
+    job(mapped_by_peers, 2, env={"FERROCOMM_HOST_TRANSPORT": "shm", "FERROCOMM_DIRECT_READS": "on"})
 
 
 def forked(me: Rank) -> None:

@@ -15,6 +15,7 @@ use ferrocomm_core::error::{Error, ErrorKind, Result};
 
 use crate::barrier;
 use crate::budget::Budget;
+use crate::choosing::Choice;
 use crate::cores::{self, Processors};
 use crate::memory::Memory;
 use crate::print::Print;
@@ -30,11 +31,13 @@ pub(crate) const INLINE: usize = 40;
 /// The payload of that line, in words.
 pub(crate) type Inline = [u64; INLINE / 8];
 
-const MAGIC: u64 = 0x4643_4152_454e_0001;
+const MAGIC: u64 = 0x4643_4152_454e_0002;
 
 // Layout: control | entries of rank 0, of rank 1, … | slots of rank 0, of rank 1, …
 const RANKS_WORD: usize = 8;
 const SLOT_WORD: usize = 16;
+/// Two words: how all ranks copy. The first rank decides, since all have to act alike.
+const CHOICE: usize = 24;
 const SLEEPERS: usize = 64;
 const FAILED: usize = 128;
 const CAUSE_LENGTH: usize = 136;
@@ -75,6 +78,7 @@ pub(crate) struct Arena {
     memory: Memory,
     ranks: usize,
     slot: usize,
+    choice: Choice,
     /// by rank: its shared segments, as they are mapped here
     views: Vec<Mutex<Views>>,
 }
@@ -92,11 +96,12 @@ fn length(ranks: usize, slot: usize) -> usize {
 }
 
 impl Arena {
-    /// Makes the memory for `ranks` ranks, and the descriptor through which the others map it.
+    /// Makes the memory for `ranks` ranks, which copy as `choice` says, and the descriptor through
+    /// which the others map it.
     ///
     /// # Errors
     /// `Resources` when memory or descriptors run short.
-    pub(crate) fn create(ranks: usize, budget: &Budget) -> Result<(Self, OwnedFd)> {
+    pub(crate) fn create(ranks: usize, choice: Choice, budget: &Budget) -> Result<(Self, OwnedFd)> {
         let slot = slot_for(ranks);
         let (memory, fd) = Memory::create(length(ranks, slot), budget)?;
         memory
@@ -105,12 +110,21 @@ impl Arena {
         memory
             .atomic_u64(SLOT_WORD)
             .store(slot as u64, Ordering::Relaxed);
+        for (index, from) in [choice.past_caches_from, choice.direct_from]
+            .into_iter()
+            .enumerate()
+        {
+            memory
+                .atomic_u64(CHOICE + 8 * index)
+                .store(from as u64, Ordering::Relaxed);
+        }
         memory.atomic_u64(0).store(MAGIC, Ordering::Release);
         Ok((
             Self {
                 memory,
                 ranks,
                 slot,
+                choice,
                 views: no_views(ranks),
             },
             fd,
@@ -132,10 +146,17 @@ impl Arena {
                 "the shared memory of a communicator is another one's",
             ));
         }
+        // A length beyond what this process can count is one that it never meets.
+        let from = |offset| usize::try_from(word(offset)).unwrap_or(usize::MAX);
+        let choice = Choice {
+            past_caches_from: from(CHOICE),
+            direct_from: from(CHOICE + 8),
+        };
         Ok(Self {
             memory,
             ranks,
             slot,
+            choice,
             views: no_views(ranks),
         })
     }
@@ -147,6 +168,11 @@ impl Arena {
     /// Bytes of a slot.
     pub(crate) fn slot_bytes(&self) -> usize {
         self.slot
+    }
+
+    /// How its ranks copy; the same for all.
+    pub(crate) fn choice(&self) -> Choice {
+        self.choice
     }
 
     fn entry(&self, rank: usize, round: u64) -> usize {
@@ -400,7 +426,7 @@ mod tests {
     use super::*;
 
     fn pair() -> (Arena, Arena) {
-        let (one, fd) = Arena::create(3, &Budget::of_machine()).unwrap();
+        let (one, fd) = Arena::create(3, Choice::DEFAULT, &Budget::of_machine()).unwrap();
         let other = Arena::open(&fd, 3).unwrap();
         (one, other)
     }
@@ -454,7 +480,22 @@ mod tests {
 
     #[test]
     fn memory_for_another_number_of_ranks_is_refused() {
-        let (_, fd) = Arena::create(3, &Budget::of_machine()).unwrap();
+        let (_, fd) = Arena::create(3, Choice::DEFAULT, &Budget::of_machine()).unwrap();
         assert!(Arena::open(&fd, 2).is_err());
+    }
+
+    #[test]
+    fn the_choice_of_the_first_rank_is_that_of_all() {
+        for choice in [
+            Choice::DEFAULT,
+            Choice {
+                past_caches_from: usize::MAX,
+                direct_from: 24 << 10,
+            },
+        ] {
+            let (one, fd) = Arena::create(3, choice, &Budget::of_machine()).unwrap();
+            assert_eq!(one.choice(), choice);
+            assert_eq!(Arena::open(&fd, 3).unwrap().choice(), choice);
+        }
     }
 }

@@ -1,17 +1,16 @@
 //! How bytes are put where another processor reads them.
 //!
-//! A line that another processor has just written is slow to fetch; one that lies in memory is not.
-//! Long payloads are therefore stored past the caches. Must not know whose bytes they are.
+//! On some processors a line that another one has just written is slow to fetch, and one that lies in
+//! memory is not: there, long payloads are better stored past the caches. Must not know whose bytes
+//! they are, or which processor this is.
 
-/// From so many bytes on stores go past the caches.
-const PAST_CACHES: usize = 2 << 10;
-
-/// Copies `bytes` bytes to `to`, for another processor to read.
+/// Copies `bytes` bytes to `to`, for another processor to read; past the caches when they are
+/// `past_caches_from` or more.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `bytes` bytes, and they do not overlap.
-pub(crate) unsafe fn copy_out(from: *const u8, to: *mut u8, bytes: usize) {
-    if bytes >= PAST_CACHES {
+pub(crate) unsafe fn copy_out(from: *const u8, to: *mut u8, bytes: usize, past_caches_from: usize) {
+    if bytes >= past_caches_from {
         // SAFETY: by the caller's promise.
         unsafe { store_past_caches(from, to, bytes) }
     } else {

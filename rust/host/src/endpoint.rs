@@ -25,6 +25,7 @@ use crate::address;
 use crate::arena::Arena;
 use crate::bootstrap::Member;
 use crate::budget::Budget;
+use crate::choosing::Choice;
 use crate::gathering::Offer;
 use crate::stream::shm::{RING_BYTES, ShmStream};
 use crate::stream::tcp::{self, TcpLink};
@@ -231,12 +232,12 @@ impl Endpoint {
         greeting.encode(&member.nonce)
     }
 
-    /// Makes the arena of `ranks` ranks.
+    /// Makes the arena of `ranks` ranks, which copy as `choice` says.
     ///
     /// # Errors
     /// `Resources` when memory runs short.
-    pub(crate) fn make_arena(&self, ranks: usize) -> Result<(Arena, OwnedFd)> {
-        Arena::create(ranks, &self.budget)
+    pub(crate) fn make_arena(&self, ranks: usize, choice: Choice) -> Result<(Arena, OwnedFd)> {
+        Arena::create(ranks, choice, &self.budget)
     }
 
     /// Hands the arena of `comm` to `member`, or word that there is none. Does not wait for it.

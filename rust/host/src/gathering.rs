@@ -20,13 +20,14 @@ use ferrocomm_core::work::Work;
 use crate::arena::{Arena, MAX_RANKS};
 use crate::bell::Bell;
 use crate::bootstrap::Member;
+use crate::choosing::{self, DirectReads};
 use crate::core::{Core, Course};
 use crate::cores;
 use crate::endpoint::{Watch, Watched};
 use crate::link::LinkState;
 use crate::meeting::{Meeting, Settled, Stepped};
 use crate::membership::{Membership, Seating, Standing};
-use crate::pulling::{self, Readable};
+use crate::pulling::Readable;
 use crate::seat::{Place, Seat, Turn};
 use crate::slab::Key;
 use crate::stream::StreamKind;
@@ -110,7 +111,7 @@ impl Core {
     /// holds of it holds of the others, which are processes of the same user on the same machine.
     fn introduce(&self, comm: CommId, arena: &Arena) -> Result<()> {
         let rank = self.groups.get(&comm).map_or(0, |group| group.rank.index());
-        let reads = pulling::is_allowed()?
+        let reads = DirectReads::from_environment()? != DirectReads::Off
             && (rank == 0 || arena.peer(0).1 && arena.peer(0).0.can_be_read());
         arena.introduce(rank, Readable::own(), reads, cores::own());
         Ok(())
@@ -141,7 +142,9 @@ impl Core {
         let Some(group) = self.groups.get(&comm) else {
             return Ok(None);
         };
-        let made = match self.endpoint.make_arena(group.members.len()) {
+        let ranks = group.members.len();
+        let choice = choosing::for_arena(ranks)?;
+        let made = match self.endpoint.make_arena(ranks, choice) {
             Ok(made) => Some(made),
             Err(error) => {
                 tracing::warn!(%error, communicator = %group.name, "collectives use connections");

@@ -11,6 +11,7 @@ mod barrier;
 mod bell;
 mod bootstrap;
 mod budget;
+mod choosing;
 mod collectives;
 mod copying;
 mod core;

@@ -442,6 +442,7 @@ impl Meeting {
                 ranks: arena.ranks(),
                 slot: arena.slot_bytes(),
                 direct: position.reads_directly(arena),
+                direct_from: arena.choice().direct_from,
             };
             let collective = std::mem::replace(collective, Collective::Barrier);
             self.begun = Begun::Yes(Course::new(collective, *dtype, scene)?);
@@ -548,6 +549,8 @@ struct Scene {
     slot: usize,
     /// all ranks read the memory of all others
     direct: bool,
+    /// from so many bytes on they do
+    direct_from: usize,
 }
 
 impl Scene {

@@ -52,23 +52,6 @@ impl Readable {
     }
 }
 
-/// Whether `FERROCOMM_DIRECT_READS` allows it.
-///
-/// # Errors
-/// `InvalidArgument` when the variable has another value than `auto` or `off`.
-pub(crate) fn is_allowed() -> Result<bool> {
-    match std::env::var("FERROCOMM_DIRECT_READS").as_deref() {
-        Err(_) | Ok("" | "auto") => Ok(true),
-        Ok("off") => Ok(false),
-        Ok(other) => Err(Error::new(
-            ErrorKind::InvalidArgument,
-            "FERROCOMM_DIRECT_READS is neither auto nor off",
-        )
-        .got(other)
-        .expected("auto or off")),
-    }
-}
-
 /// Fills `to` with the memory of process `pid` from `address` on.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ use crate::arena::{Arena, INLINE};
 use crate::barrier::Running;
 use crate::bell::Bell;
 use crate::budget::Budget;
+use crate::choosing::Choice;
 use crate::memory::Place;
 use crate::print::Print;
 use crate::sync::{Ordering, fence};
@@ -43,8 +44,12 @@ impl Fences {
 
 /// An arena whose words and places for `rounds` rounds are there.
 fn arena(ranks: usize, rounds: u64) -> Arc<Arena> {
+    let choice = Choice {
+        past_caches_from: 0,
+        direct_from: usize::MAX,
+    };
     let (arena, _) =
-        Arena::create(ranks, &Budget::of_machine()).expect("memory is not short in a model");
+        Arena::create(ranks, choice, &Budget::of_machine()).expect("memory is not short in a model");
     for rank in 0..ranks {
         for round in 0..=rounds {
             arena.posted(rank, round);

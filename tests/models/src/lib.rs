@@ -10,6 +10,7 @@ pub mod arena_model;
 mod barrier;
 mod bell;
 mod budget;
+mod choosing;
 mod cores;
 mod memory;
 mod print;

@@ -63,7 +63,7 @@ impl Plan for AllGather {
         }
         let piece = part(self.input, round.index as usize * self.step, self.step);
         // SAFETY: the input belongs to this call; this rank alone writes its payload now.
-        unsafe { put(piece, round.mine(piece.bytes)) }
+        unsafe { put(round, piece, round.mine(piece.bytes)) }
     }
 
     fn take(&mut self, round: &Round<'_>) -> Result<()> {

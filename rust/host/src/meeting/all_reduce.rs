@@ -69,6 +69,7 @@ impl Cut {
             // alone writes it now.
             unsafe {
                 put(
+                    round,
                     self.slice(input, round.index, rank),
                     mine.add(self.offset(rank)),
                 )
@@ -219,7 +220,7 @@ impl Plan for AllReduce {
         // SAFETY: the input belongs to this call; this rank alone writes its payload now.
         unsafe {
             match self.cut {
-                None => put(self.input, round.mine(self.input.bytes)),
+                None => put(round, self.input, round.mine(self.input.bytes)),
                 Some(cut) if round.index < cut.chunks() => {
                     cut.put_chunk(self.scene, round, self.input)
                 }
@@ -256,7 +257,11 @@ impl Plan for AllReduce {
                 combine(&self.reduction, ranks, me, own, output, |rank| {
                     round.of(rank, cut.together()).add(cut.offset(me))
                 });
-                put(output, round.ahead(cut.together()).add(cut.offset(ranks)));
+                put(
+                    round,
+                    output,
+                    round.ahead(cut.together()).add(cut.offset(ranks)),
+                );
             }
         }
         if round.index > 0 {

@@ -203,7 +203,7 @@ impl Plan for AllToAll {
                     mine.cast::<u64>().add(rank).write(input.bytes as u64);
                 }
                 let piece = part(input, carried.start, carried.stride);
-                put(piece, mine.add(carried.head + rank * carried.stride));
+                put(round, piece, mine.add(carried.head + rank * carried.stride));
             }
         }
     }

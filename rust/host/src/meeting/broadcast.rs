@@ -63,7 +63,7 @@ impl Plan for Broadcast {
         } else if self.am_root {
             let piece = self.piece(round.index);
             // SAFETY: the buffer belongs to this call; this rank alone writes its payload now.
-            unsafe { put(piece, round.mine(piece.bytes)) }
+            unsafe { put(round, piece, round.mine(piece.bytes)) }
         }
     }
 

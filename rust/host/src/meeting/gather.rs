@@ -72,7 +72,7 @@ impl Plan for Gather {
             let start = round.index as usize * self.scene.slot;
             let piece = part(self.input, start, self.scene.slot);
             // SAFETY: the input belongs to this call; this rank alone writes its payload now.
-            unsafe { put(piece, round.mine(piece.bytes)) }
+            unsafe { put(round, piece, round.mine(piece.bytes)) }
         }
     }
 

@@ -25,13 +25,14 @@ pub(super) fn overlap(a: Region, b: Region) -> bool {
     a.bytes > 0 && b.bytes > 0 && a.address < b.address + b.bytes && b.address < a.address + a.bytes
 }
 
-/// Copies all of `from` to `to`.
+/// Copies all of `from` to `to`, for the others of the round.
 ///
 /// # Safety
 /// `from` belongs to the running call, and `to` is valid for as many bytes and nobody reads it.
-pub(super) unsafe fn put(from: Region, to: *mut u8) {
+pub(super) unsafe fn put(round: &Round<'_>, from: Region, to: *mut u8) {
+    let past_caches_from = round.arena.choice().past_caches_from;
     // SAFETY: by the caller's promise; client memory and payloads are different memory.
-    unsafe { copy_out(from.address as *const u8, to, from.bytes) }
+    unsafe { copy_out(from.address as *const u8, to, from.bytes, past_caches_from) }
 }
 
 /// Fills `to` from `from`.
@@ -98,8 +99,6 @@ pub(super) unsafe fn combine(
     }
 }
 
-/// From so many bytes on it is worth a system call to read them where they lie.
-const WORTH_PULLING: usize = 24 << 10;
 /// Scratch memory of a reduction that reads directly: it stays in the second-level cache, and what is
 /// read at once is worth its system call.
 const SCRATCH: usize = 64 << 10;
@@ -107,7 +106,7 @@ const LEAST_AT_ONCE: usize = 32 << 10;
 
 /// Whether ranks read `bytes` bytes where they lie instead of having them put.
 pub(super) fn worth_pulling(scene: Scene, bytes: usize) -> bool {
-    scene.direct && bytes >= WORTH_PULLING
+    scene.direct && bytes >= scene.direct_from
 }
 
 /// Combines one operand per rank, in rank order, into `output`: the own one is `own`, that of another

@@ -86,7 +86,7 @@ impl Plan for Reduce {
         // SAFETY: the input belongs to this call; this rank alone writes its payload now.
         unsafe {
             match self.cut {
-                None => put(self.input, round.mine(self.input.bytes)),
+                None => put(round, self.input, round.mine(self.input.bytes)),
                 Some(cut) if round.index < cut.chunks() => {
                     cut.put_chunk(self.scene, round, self.input)
                 }

@@ -88,7 +88,7 @@ impl Plan for ReduceScatter {
             let piece = part(self.inputs.of(rank), start, self.step);
             // SAFETY: the inputs belong to this call; the payload has a stride for every rank, and
             // this rank alone writes it now.
-            unsafe { put(piece, mine.add(rank * self.step)) }
+            unsafe { put(round, piece, mine.add(rank * self.step)) }
         }
     }
 

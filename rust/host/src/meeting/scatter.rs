@@ -79,7 +79,7 @@ impl Plan for Scatter {
             let piece = part(inputs.of(rank), round.index as usize * self.step, self.step);
             // SAFETY: the inputs belong to this call; the payload has a stride for every rank, and
             // this rank alone writes it now.
-            unsafe { put(piece, mine.add(rank * self.step)) }
+            unsafe { put(round, piece, mine.add(rank * self.step)) }
         }
     }
 

@@ -10,15 +10,23 @@ use ferrocomm_core::reduce_op::ReduceOp;
 use super::*;
 use crate::allocator::Allocator;
 use crate::budget::Budget;
+use crate::choosing::{Choice, NEVER, WORTH_A_CALL};
 use crate::cores;
 use crate::pulling::Readable;
 use crate::random::{Random, rounds};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs `program` as every rank of an arena of `ranks` ranks, each on a mapping of its own.
-fn on_ranks(ranks: usize, program: impl Fn(&mut Rank) + Send + Sync + 'static) {
-    let (first, fd) = Arena::create(ranks, &Budget::of_machine()).unwrap();
+/// Ranks that have introduced themselves read directly what is worth a system call.
+const DIRECT: Choice = Choice {
+    direct_from: WORTH_A_CALL,
+    ..Choice::DEFAULT
+};
+
+/// Runs `program` as every rank of an arena of `ranks` ranks, each on a mapping of its own, where
+/// copies are made as `choice` says.
+fn on_ranks(ranks: usize, choice: Choice, program: impl Fn(&mut Rank) + Send + Sync + 'static) {
+    let (first, fd) = Arena::create(ranks, choice, &Budget::of_machine()).unwrap();
     let mut arenas = vec![first];
     arenas.extend((1..ranks).map(|_| Arena::open(&fd, ranks).unwrap()));
     let program = Arc::new(program);
@@ -80,8 +88,12 @@ fn region<T>(list: &mut [T]) -> Region {
 
 #[test]
 fn sums_are_right_at_every_cut() {
-    for ranks in [2, 3, 5, 8] {
-        on_ranks(ranks, move |rank| {
+    for (ranks, past_caches_from) in [(2, 0), (2, NEVER), (3, 2048), (5, 0), (8, 2048)] {
+        let choice = Choice {
+            past_caches_from,
+            direct_from: NEVER,
+        };
+        on_ranks(ranks, choice, move |rank| {
             let mut random = Random::new(rank.me as u64 + 1);
             for round in 0..rounds(30_u64, 3) {
                 for count in [1, 10, 11, 1000, 4097, 16_384, 65_536, 100_001] {
@@ -164,7 +176,7 @@ impl Rank {
 
 #[test]
 fn what_a_peer_allocated_is_read_where_it_lies() {
-    on_ranks(2, |rank| {
+    on_ranks(2, DIRECT, |rank| {
         rank.introduce();
         let allocator = Allocator::new(Budget::of_machine());
         for round in 0..3_u8 {
@@ -200,8 +212,8 @@ fn what_a_peer_allocated_is_read_where_it_lies() {
 
 #[test]
 fn collectives_are_right_wherever_the_tensors_of_each_rank_lie() {
-    for ranks in [2, 3, 5] {
-        on_ranks(ranks, move |rank| {
+    for (ranks, choice) in [(2, DIRECT), (3, DIRECT), (5, DIRECT), (3, Choice::DEFAULT)] {
+        on_ranks(ranks, choice, move |rank| {
             rank.introduce();
             let allocator = Allocator::new(Budget::of_machine());
             let me = rank.me;
