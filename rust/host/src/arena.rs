@@ -54,6 +54,9 @@ const VERSION: usize = 56;
 const READS: u64 = 1 << 32;
 const ORDERED: u64 = 1 << 33;
 const ENTRIES: usize = PEERS + MAX_RANKS * PEER;
+/// A flag is the number of a round, times this, and whether the rank has shared segments.
+const FLAG: u64 = 2;
+const SHARES: u64 = 1;
 /// An entry takes two cache lines: processors fetch lines in pairs.
 const ENTRY: usize = 128;
 const RING: u64 = 4;
@@ -182,7 +185,14 @@ impl Arena {
     /// Whether `rank` has posted `round`.
     pub(crate) fn posted(&self, rank: usize, round: u64) -> bool {
         let flag = self.memory.atomic_u64(self.entry(rank, round));
-        flag.load(Ordering::Acquire) >= round
+        flag.load(Ordering::Acquire) / FLAG >= round
+    }
+
+    /// Whether `rank` had announced shared segments when it posted `round`, see `segments`. Only after
+    /// it posted that, and before it posts `round + RING`.
+    pub(crate) fn shares(&self, rank: usize, round: u64) -> bool {
+        let flag = self.memory.atomic_u64(self.entry(rank, round));
+        flag.load(Ordering::Acquire) & SHARES != 0
     }
 
     /// What `rank` posted `round` with; only after `posted`.
@@ -223,9 +233,10 @@ impl Arena {
         store(WHAT, print.what);
         store(BYTES, print.bytes);
         self.memory.put(entry + PAYLOAD, inline);
+        let shares = if segments::any() { SHARES } else { 0 };
         self.memory
             .atomic_u64(entry)
-            .store(round, Ordering::Release);
+            .store(round * FLAG | shares, Ordering::Release);
         // The line of the next round comes to this processor while it waits for the others. Whoever
         // posts this round has seen all post the one before, so nobody reads there any more.
         let next = self.entry(rank, round + 1) + WHAT;

@@ -32,6 +32,8 @@ use crate::collectives::{self, on_root, region_of, same_length};
 use crate::print::Print;
 use crate::pulling;
 
+/// From so many bytes on addresses are told instead of bytes where all ranks share segments.
+const WORTH_SHARING: usize = 24 << 10;
 /// Rounds whose fingerprints are remembered.
 const REMEMBERED: usize = 4;
 
@@ -264,6 +266,20 @@ impl Position {
             .get_or_insert_with(|| (0..arena.ranks()).all(|rank| arena.peer(rank).1))
     }
 
+    /// From how many bytes on it is worth to read others where their memory lies, in a collective that
+    /// is about to post its first round; all ranks answer alike, as above. Segments that all of them
+    /// share are read without asking the kernel.
+    fn direct_from(&self, arena: &Arena) -> usize {
+        let chosen = arena.choice().direct_from;
+        let before = self.next - 1;
+        let share = before > 0 && (0..arena.ranks()).all(|rank| arena.shares(rank, before));
+        if share {
+            chosen.min(WORTH_SHARING)
+        } else {
+            chosen
+        }
+    }
+
     fn print(&self, round: u64) -> Print {
         self.prints[(round % REMEMBERED as u64) as usize]
     }
@@ -442,7 +458,7 @@ impl Meeting {
                 ranks: arena.ranks(),
                 slot: arena.slot_bytes(),
                 direct: position.reads_directly(arena),
-                direct_from: arena.choice().direct_from,
+                direct_from: position.direct_from(arena),
             };
             let collective = std::mem::replace(collective, Collective::Barrier);
             self.begun = Begun::Yes(Course::new(collective, *dtype, scene)?);

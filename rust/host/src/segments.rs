@@ -7,7 +7,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use ferrocomm_core::error::Result;
 
@@ -44,6 +44,9 @@ static TABLE: [Entry; PLACES] = [const {
 /// How often the table has changed.
 static VERSION: AtomicU64 = AtomicU64::new(0);
 
+/// Segments that are announced now.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
 /// Words of the table as it is read.
 pub(crate) const WORDS: usize = size_of::<[Entry; PLACES]>() / size_of::<u64>();
 
@@ -56,6 +59,11 @@ pub(crate) fn table() -> u64 {
 /// others of memory in a segment tells them the version from afterwards.
 pub(crate) fn version() -> u64 {
     VERSION.load(Ordering::SeqCst)
+}
+
+/// Whether this process has announced segments that are still there.
+pub(crate) fn any() -> bool {
+    LIVE.load(Ordering::Relaxed) > 0
 }
 
 /// An announced segment, as others know it.
@@ -135,6 +143,7 @@ impl Drop for Segment {
         // In this order: whoever is told of other memory at the same address sees a newer version.
         TABLE[place].mark.store(0, Ordering::SeqCst);
         VERSION.fetch_add(1, Ordering::SeqCst);
+        LIVE.fetch_sub(1, Ordering::Relaxed);
         // Others may still have it mapped; the pages are free all the same.
         if let Err(error) = self.memory.discard(&fd) {
             tracing::warn!(%error, "pages of freed shared memory stay until the others unmap it");
@@ -157,6 +166,7 @@ fn announce(segment: Announced) -> Option<usize> {
         .descriptor
         .store(segment.descriptor, Ordering::Relaxed);
     VERSION.fetch_add(1, Ordering::SeqCst);
+    LIVE.fetch_add(1, Ordering::Relaxed);
     Some(place)
 }
 

@@ -3,3 +3,7 @@
 pub(crate) fn version() -> u64 {
     0
 }
+
+pub(crate) fn any() -> bool {
+    false
+}
