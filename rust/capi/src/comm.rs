@@ -87,6 +87,7 @@ pub unsafe extern "C" fn fc_comm_options_init(options: *mut fc_comm_options) {
             timeout_ns: 0,
             hints: std::ptr::null(),
             hint_count: 0,
+            device: 0,
         });
         Ok(())
     });
@@ -122,6 +123,7 @@ unsafe fn options_of(options: *const fc_comm_options) -> Result<CommunicatorOpti
         rank: options.rank,
         size: options.comm_size,
         timeout: ffi::timeout(options.timeout_ns)?,
+        device: options.device,
         hints,
     })
 }
@@ -151,7 +153,7 @@ pub unsafe extern "C" fn fc_comm_create(
 /// Makes a communicator of some ranks of `parent`. Every rank of `parent` calls it, in the same
 /// order as its collectives, each with the `n` ranks of the group it will be in, in the order they
 /// will have there. `*out` receives an owned communicator, or NULL on a rank that is not in
-/// `ranks`. Moves no data and asks no store. `timeout_ns` is the new communicator's default
+/// `ranks`. Asks no store; `host` moves no data either, `nccl` waits for all ranks. `timeout_ns` is the new communicator's default
 /// time-out; 0: the parent's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_split(

@@ -1,5 +1,7 @@
 //! The search for the library, on tiny libraries that each test compiles with the C compiler.
 
+#![expect(clippy::expect_used, reason = "a test may panic")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
