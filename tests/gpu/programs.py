@@ -1,0 +1,470 @@
+"""What one rank does in the tests on the simulated GPU: `python programs.py NAME`.
+
+Each program asserts what it can know by itself and returns plain data, which the tests compare
+between torch's own nccl and ours: the same program, the same simulator, one switch (`FC_SIDE`).
+Rank and size come from RANK and WORLD_SIZE. Kernels cannot be launched on the simulator, so values
+are made on the host and copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import gc
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+RANK = int(os.environ["RANK"])
+SIZE = int(os.environ["WORLD_SIZE"])
+OURS = os.environ.get("FC_SIDE", "ours") == "ours"
+NEXT, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+
+PROGRAMS: dict[str, Callable[[], Any]] = {}
+
+
+def program(function: Callable[[], Any]) -> Callable[[], Any]:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def join(backend: str = "nccl", seconds: float = 60) -> None:
+    torch.cuda.set_device(RANK % torch.cuda.device_count())
+    dist.init_process_group(
+        backend,
+        rank=RANK,
+        world_size=SIZE,
+        device_id=device() if backend == "nccl" else None,
+        timeout=datetime.timedelta(seconds=seconds),
+    )
+
+
+def made(values: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype).cuda()
+
+
+def empty(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(count, dtype=dtype, device=device())
+
+
+def seen(tensor: torch.Tensor) -> Any:
+    host = tensor.cpu()
+    if host.dtype in (torch.complex64, torch.complex128):
+        host = torch.view_as_real(host)
+    return host.to(torch.float64).tolist() if host.is_floating_point() else host.tolist()
+
+
+class Host:
+    """Functions that the simulated device runs on a stream, as slow kernels."""
+
+    def __init__(self) -> None:
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._type = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        self._kept: list[Any] = []
+
+    def on(self, stream: torch.cuda.Stream, function: Callable[[], None]) -> None:
+        call = self._type(lambda _context: function())
+        self._kept.append(call)
+        handle = ctypes.c_void_p(stream.cuda_stream)
+        result = self._driver.cuLaunchHostFunc(handle, call, None)
+        assert result == 0, result
+
+    def fill(self, stream: torch.cuda.Stream, tensor: torch.Tensor, value: int) -> None:
+        """Sets every byte of `tensor` on `stream`."""
+        address, size = tensor.data_ptr(), tensor.nbytes
+        self.on(stream, lambda: ctypes.memset(address, value, size) and None)
+
+
+# ---- collectives
+
+DTYPES = [
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+]
+OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "product": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+}
+
+
+def waited(work: Any) -> None:
+    if work is not None:
+        work.wait()
+
+
+@program
+def reductions() -> Any:
+    join()
+    seen_values = {}
+    for dtype in DTYPES:
+        for name, op in OPS.items():
+            for async_op in (False, True):
+                values = [RANK + 1, 2, RANK + 3]
+                tensor = made(values, dtype)
+                waited(dist.all_reduce(tensor, op, async_op=async_op))
+                key = f"all_reduce {dtype} {name} {async_op}"
+                seen_values[key] = seen(tensor)
+            tensor = made([RANK + 1, RANK + 2], dtype)
+            dist.reduce(tensor, SIZE - 1, op)
+            if RANK == SIZE - 1:
+                seen_values[f"reduce {dtype} {name}"] = seen(tensor)
+            tensor = made([rank + RANK + 1 for rank in range(SIZE)], dtype)
+            out = empty(1, dtype)
+            dist.reduce_scatter_tensor(out, tensor, op)
+            seen_values[f"reduce_scatter_tensor {dtype} {name}"] = seen(out)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        tensor = made([RANK + 1.0, 4.0], dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        seen_values[f"average {dtype}"] = seen(tensor)
+        tensor = made([RANK + 1.0, 4.0], dtype)
+        dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
+        seen_values[f"premul {dtype}"] = seen(tensor)
+        assert seen(tensor)[1] == 2.0 * SIZE
+    tensor = made([RANK == 0, False, True], torch.bool)
+    dist.all_reduce(tensor)
+    assert seen(tensor) == [True, False, True]
+    total = sum(range(1, SIZE + 1))
+    assert seen_values["all_reduce torch.int64 sum False"] == [total, 2 * SIZE, total + 2 * SIZE]
+    dist.destroy_process_group()
+    return seen_values
+
+
+@program
+def moves() -> Any:
+    join()
+    values: dict[str, Any] = {}
+    for dtype in [*DTYPES, torch.bool]:
+        for async_op in (False, True):
+            key = f"{dtype} {async_op}"
+            tensor = made([RANK, 1], dtype)
+            waited(dist.broadcast(tensor, SIZE - 1, async_op=async_op))
+            values[f"broadcast {key}"] = seen(tensor)
+            parts = [empty(2, dtype) for _ in range(SIZE)]
+            waited(dist.all_gather(parts, made([RANK, 2], dtype), async_op=async_op))
+            values[f"all_gather {key}"] = [seen(part) for part in parts]
+            whole = empty(2 * SIZE, dtype)
+            waited(dist.all_gather_into_tensor(whole, made([RANK, 3], dtype), async_op=async_op))
+            values[f"all_gather_into_tensor {key}"] = seen(whole)
+            out = empty(SIZE, dtype)
+            mine = made([(RANK + rank) % 2 for rank in range(SIZE)], dtype)
+            waited(dist.all_to_all_single(out, mine, async_op=async_op))
+            values[f"all_to_all_single {key}"] = seen(out)
+            outs = [empty(1, dtype) for _ in range(SIZE)]
+            ins = [made([(RANK + 1) * (rank + 1)], dtype) for rank in range(SIZE)]
+            waited(dist.all_to_all(outs, ins, async_op=async_op))
+            values[f"all_to_all {key}"] = [seen(part) for part in outs]
+            root = RANK == 0
+            parts = [empty(1, dtype) for _ in range(SIZE)] if root else None
+            waited(dist.gather(made([RANK], dtype), parts, 0, async_op=async_op))
+            values[f"gather {key}"] = [seen(part) for part in parts or ()]
+            out = empty(1, dtype)
+            give = [made([rank], dtype) for rank in range(SIZE)] if root else None
+            waited(dist.scatter(out, give, 0, async_op=async_op))
+            values[f"scatter {key}"] = seen(out)
+            assert seen(out) == [bool(RANK)] or seen(out) == [RANK]
+    dist.barrier()
+    dist.destroy_process_group()
+    return values
+
+
+@program
+def unequal_parts() -> Any:
+    join()
+    lengths = [rank + 1 for rank in range(SIZE)]
+    values: dict[str, Any] = {}
+    outs = [empty(length) for length in lengths]
+    dist.all_gather(outs, made([float(RANK)] * lengths[RANK]))
+    values["all_gather"] = [seen(part) for part in outs]
+    assert values["all_gather"] == [[float(r)] * lengths[r] for r in range(SIZE)]
+    out = empty(lengths[RANK])
+    dist.reduce_scatter(out, [made([float(RANK + 1)] * length) for length in lengths])
+    values["reduce_scatter"] = seen(out)
+    assert values["reduce_scatter"] == [float(sum(range(1, SIZE + 1)))] * lengths[RANK]
+    gives = [(RANK + rank) % 3 for rank in range(SIZE)]
+    out = empty(sum(gives))
+    mine = made([float(10 * RANK + rank) for rank in range(SIZE) for _ in range(gives[rank])])
+    dist.all_to_all_single(out, mine, gives, gives)
+    values["all_to_all_single"] = seen(out)
+    dist.destroy_process_group()
+    return values
+
+
+@program
+def messages() -> Any:
+    join()
+    big = 300_000
+    if RANK == 0:
+        dist.send(made([42.0] * big), 1)
+    elif RANK == 1:
+        got = empty(big)
+        dist.recv(got, 0)
+        assert got.cpu().eq(42).all()
+    mine, theirs = made([float(RANK)] * big), empty(big)
+    short, words = made([RANK, 7], torch.int64), empty(2, torch.int64)
+    operations = [
+        dist.P2POp(dist.isend, mine, NEXT),
+        dist.P2POp(dist.irecv, theirs, BEFORE),
+        dist.P2POp(dist.isend, short, NEXT),
+        dist.P2POp(dist.irecv, words, BEFORE),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert theirs.cpu().eq(BEFORE).all()
+    assert seen(words) == [BEFORE, 7]
+    dist.destroy_process_group()
+    return seen(words)
+
+
+@program
+def coalesced() -> Any:
+    join()
+    tensors = [made([float(RANK + index)]) for index in range(3)]
+    with dist._coalescing_manager(device=device(), async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    values = [seen(tensor) for tensor in tensors]
+    outs = [empty(SIZE) for _ in range(2)]
+    with dist._coalescing_manager(device=device()):
+        for index, out in enumerate(outs):
+            dist.all_gather_into_tensor(out, made([float(RANK + index)]))
+    values += [seen(out) for out in outs]
+    dist.destroy_process_group()
+    return values
+
+
+# ---- groups
+
+
+@program
+def groups() -> Any:
+    join()
+    values: dict[str, Any] = {}
+    pair = dist.new_group([0, SIZE - 1])
+    if RANK in (0, SIZE - 1):
+        tensor = made([RANK + 1.0])
+        dist.all_reduce(tensor, group=pair)
+        values["pair"] = seen(tensor)
+        assert values["pair"] == [SIZE + 1.0]
+    halves = [list(range(SIZE // 2)), list(range(SIZE // 2, SIZE))]
+    half = dist.split_group(split_ranks=halves)
+    tensor = made([RANK + 1.0])
+    dist.all_reduce(tensor, group=half)
+    values["half"] = seen(tensor)
+    mine = halves[0] if RANK < SIZE // 2 else halves[1]
+    assert values["half"] == [float(sum(rank + 1 for rank in mine))]
+    dist.all_reduce(tensor)
+    values["all"] = seen(tensor)
+    dist.destroy_process_group()
+    return values
+
+
+@program
+def both_devices() -> Any:
+    join("cpu:gloo,cuda:nccl")
+    here, there = torch.tensor([RANK + 1.0]), made([RANK + 1.0])
+    dist.all_reduce(here)
+    dist.all_reduce(there)
+    assert seen(here) == seen(there) == [float(sum(range(1, SIZE + 1)))]
+    if OURS:
+        import torchcomms
+
+        facts = torchcomms.engine_info()["groups"]
+        served = {group["device"]: group["communicator"]["engine"] for group in facts}
+        assert served == {"cpu": "host", "cuda": "nccl"}, served
+    dist.destroy_process_group()
+    return seen(there)
+
+
+@program
+def made_again() -> Any:
+    for round_ in range(3):
+        join()
+        tensor = made([float(RANK + round_)])
+        dist.all_reduce(tensor)
+        assert seen(tensor) == [float(sum(range(SIZE)) + SIZE * round_)]
+        dist.destroy_process_group()
+    return None
+
+
+# ---- streams
+
+
+@program
+def a_slow_producer_is_waited_for() -> Any:
+    """What is on the caller's stream comes first, whether the operation runs there or beside."""
+    join()
+    host, values = Host(), []
+    for async_op in (False, True):
+        tensor = made([0] * 64, torch.uint8)
+        producer = torch.cuda.Stream()
+        started = threading.Event()
+        with torch.cuda.stream(producer):
+            host.on(producer, lambda event=started: event.wait(60) and None)
+            host.fill(producer, tensor, RANK + 1)
+            work = dist.all_reduce(tensor, async_op=async_op)
+            started.set()
+            waited(work)
+            values.append(seen(tensor)[:2])
+    total = sum(range(1, SIZE + 1))
+    assert values == [[total, total]] * 2, values
+    dist.destroy_process_group()
+    return values
+
+
+@program
+def operations_keep_their_order_on_all_streams() -> Any:
+    """One after the other from several streams: the second sees what the first left."""
+    join()
+    tensor = made([RANK + 1], torch.int64)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    current = torch.cuda.current_stream()
+    works = []
+    for round_ in range(9):
+        stream = streams[round_ % 3]
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=round_ % 2 == 1)
+            works.append(work)
+            waited(work)
+            dist.all_reduce(tensor)
+        current = stream
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
+    assert seen(tensor) == [SIZE**10]
+    return seen(tensor)
+
+
+@program
+def a_wait_is_for_the_current_stream_alone() -> Any:
+    """`wait` does not block the host, and holds back the stream it was called on."""
+    join()
+    host = Host()
+    gate, beside = threading.Event(), threading.Event()
+    tensor = made([1] * 8, torch.uint8)
+    producer, other = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(producer):
+        host.on(producer, lambda: gate.wait(60) and None)
+        work = dist.all_reduce(tensor, async_op=True)
+    reader = torch.cuda.Stream()
+    order: list[str] = []
+    with torch.cuda.stream(reader):
+        work.wait()
+        host.on(reader, lambda: order.append("reader"))
+    assert not work.is_completed()
+
+    def pass_by() -> None:
+        order.append("other")
+        beside.set()
+
+    host.on(other, pass_by)
+    assert beside.wait(60)
+    gate.set()
+    reader.synchronize()
+    assert order == ["other", "reader"], order
+    assert seen(tensor) == [SIZE] * 8
+    dist.destroy_process_group()
+    return order
+
+
+@program
+def tensors_may_be_dropped_early() -> Any:
+    join()
+    host, gate = Host(), threading.Event()
+    outs = []
+    producer = torch.cuda.Stream()
+    with torch.cuda.stream(producer):
+        host.on(producer, lambda: gate.wait(60) and None)
+        for round_ in range(4):
+            gone = made([float(RANK + round_)] * 1000)
+            out = empty(1000 * SIZE)
+            dist.all_gather_into_tensor(out, gone, async_op=True)
+            del gone
+            gc.collect()
+            outs.append(out)
+            # Would take the dropped tensor's memory, if it were free already.
+            made([-1.0] * 1000)
+    gate.set()
+    torch.cuda.synchronize()
+    for round_, out in enumerate(outs):
+        expected = [float(rank + round_) for rank in range(SIZE) for _ in range(1000)]
+        assert seen(out) == expected, round_
+    dist.destroy_process_group()
+    return None
+
+
+@program
+def futures() -> Any:
+    join()
+    tensor = made([RANK + 1.0])
+    work = dist.all_reduce(tensor, async_op=True)
+    future = work.get_future()
+    doubled = future.then(lambda done: [done.value()[0].cpu() * 2])
+    doubled.wait()
+    assert doubled.value()[0].tolist() == [2.0 * sum(range(1, SIZE + 1))]
+    assert seen(future.wait()[0]) == [float(sum(range(1, SIZE + 1)))]
+    dist.destroy_process_group()
+    return None
+
+
+# ---- graphs
+
+
+@program
+def graphs() -> Any:
+    join()
+    tensor, beside = made([1.0] * 4), made([2.0] * 4)
+    gathered = empty(4 * SIZE)
+    dist.all_reduce(made([0.0]))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        dist.all_reduce(tensor)
+        work = dist.all_reduce(beside, async_op=True)
+        work.wait()
+        # Nobody else holds this one; the graph does.
+        dist.all_gather_into_tensor(gathered, torch.empty_like(tensor).copy_(tensor))
+    del work
+    gc.collect()
+    assert seen(tensor) == [1.0] * 4
+    for _ in range(3):
+        graph.replay()
+    # Operations outside go on beside the graph.
+    again = made([1.0])
+    dist.all_reduce(again)
+    torch.cuda.synchronize()
+    assert seen(tensor) == [float(SIZE**3)] * 4
+    assert seen(beside) == [2.0 * SIZE**3] * 4
+    assert seen(gathered) == [float(SIZE**3)] * 4 * SIZE
+    assert seen(again) == [float(SIZE)]
+    del graph
+    gc.collect()
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
+    return seen(gathered)
+
+
+def main() -> None:
+    result = PROGRAMS[sys.argv[1]]()
+    print("RESULT " + json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()
