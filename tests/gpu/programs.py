@@ -1,4 +1,4 @@
-"""What one rank does in the tests on the simulated GPU: `python programs.py NAME`.
+"""What one rank does in the tests on the simulated GPU: `python programs.py [NAME...]`.
 
 Each program asserts what it can know by itself and returns plain data, which the tests compare
 between torch's own nccl and ours: the same program, the same simulator, one switch (`FC_SIDE`).
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import functools
 import gc
+import itertools
 import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -38,10 +41,21 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+@functools.cache
+def meeting() -> dist.TCPStore:
+    """One for all groups of the process: a server that is opened again would be met too late."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(address, port, SIZE, RANK == 0)
+
+
+JOINED = itertools.count()
+
+
 def join(backend: str = "nccl", seconds: float = 60) -> None:
     torch.cuda.set_device(RANK % torch.cuda.device_count())
     dist.init_process_group(
         backend,
+        store=dist.PrefixStore(f"group {next(JOINED)}", meeting()),
         rank=RANK,
         world_size=SIZE,
         device_id=device() if backend == "nccl" else None,
@@ -392,16 +406,17 @@ def tensors_may_be_dropped_early() -> Any:
     outs = []
     producer = torch.cuda.Stream()
     with torch.cuda.stream(producer):
+        givers = [made([float(RANK + round_)] * 1000) for round_ in range(4)]
         host.on(producer, lambda: gate.wait(60) and None)
-        for round_ in range(4):
-            gone = made([float(RANK + round_)] * 1000)
+        while givers:
+            gone = givers.pop(0)
             out = empty(1000 * SIZE)
             dist.all_gather_into_tensor(out, gone, async_op=True)
             del gone
             gc.collect()
             outs.append(out)
-            # Would take the dropped tensor's memory, if it were free already.
-            made([-1.0] * 1000)
+            # Would get the dropped tensor's memory, if that were free already.
+            host.fill(producer, empty(1000), 0xFF)
     gate.set()
     torch.cuda.synchronize()
     for round_, out in enumerate(outs):
@@ -462,8 +477,16 @@ def graphs() -> Any:
 
 
 def main() -> None:
-    result = PROGRAMS[sys.argv[1]]()
-    print("RESULT " + json.dumps(result), flush=True)
+    names = sys.argv[1:] or list(PROGRAMS)
+    for name in names:
+        began = time.monotonic()
+        result = PROGRAMS[name]()
+        print(f"TOOK {name} {time.monotonic() - began:.1f} s", flush=True)
+        print(f"RESULT {name} {json.dumps(result)}", flush=True)
+    # The server goes last.
+    meeting().set(f"done {RANK}", "")
+    if RANK == 0:
+        meeting().wait([f"done {rank}" for rank in range(SIZE)])
 
 
 if __name__ == "__main__":
