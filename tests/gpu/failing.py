@@ -60,8 +60,7 @@ def time_out() -> None:
     tested = comm(seconds=2)
     first(tested)
     if RANK == 0:
-        work = tested.all_reduce(made([1.0]), SUM, async_op=True)
-        failed(work.wait_blocking)
+        failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())
         over(tested)
     else:
         # Until the other rank has had its time-out.
@@ -74,8 +73,7 @@ def killed() -> None:
     first(tested)
     if RANK == 1:
         os.kill(os.getpid(), 9)
-    work = tested.all_reduce(made([1.0]), SUM, async_op=True)
-    failed(work.wait_blocking)
+    failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())
     over(tested)
 
 
@@ -83,8 +81,7 @@ def asynchronous_error() -> None:
     tested = comm(seconds=20)
     first(tested)
     if RANK == 0:
-        work = tested.all_reduce(made([1.0]), SUM, async_op=True)
-        failed(work.wait_blocking)
+        failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())
         over(tested)
     else:
         time.sleep(3)

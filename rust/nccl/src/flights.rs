@@ -82,11 +82,12 @@ impl Flights {
             .cloned()
     }
 
-    /// Completes the works of those that have ended, with no lock held.
+    /// Completes the works of those that have ended, with no lock held. `verdict` tells why they have
+    /// not done what they should: an operation that was stopped ends on the device, too.
     ///
     /// # Errors
-    /// What CUDA says about an operation that can never end.
-    pub(crate) fn reap(&self) -> Result<()> {
+    /// What CUDA says about an operation that can never end; the verdict.
+    pub(crate) fn reap(&self, verdict: impl Fn() -> Result<()>) -> Result<()> {
         loop {
             let ended = {
                 let mut queue = self.queue();
@@ -98,14 +99,16 @@ impl Flights {
             let Some(flight) = ended else {
                 return Ok(());
             };
-            flight.work.run(flight.work.complete(Ok(())));
+            let outcome = verdict().map_err(|error| error.sequence(flight.work.sequence()));
+            flight.work.run(flight.work.complete(outcome.clone()));
+            outcome?;
         }
     }
 
     /// The operation that is on the device, when it has run for too long.
     ///
     /// # Errors
-    /// As `reap`.
+    /// What CUDA says about it.
     pub(crate) fn late(&self) -> Result<Option<Arc<Flight>>> {
         let Some(front) = self.queue().front().cloned() else {
             return Ok(None);

@@ -446,14 +446,23 @@ impl Core {
 
     /// Completes what has ended, for a thread of the client's that may be capturing.
     fn reap(&self) {
-        let outcome = Relaxed::start().and_then(|_relaxed| self.flights.reap());
+        let outcome = Relaxed::start().and_then(|_relaxed| self.complete_ended());
         if let Err(error) = outcome {
             self.fail(error);
         }
     }
 
+    fn complete_ended(&self) -> Result<()> {
+        self.flights.reap(|| {
+            if let Some(failure) = locked(&self.standing).failure.clone() {
+                return Err(failure);
+            }
+            self.handle.async_failure().map_or(Ok(()), Err)
+        })
+    }
+
     fn look_closely(&self) -> Result<()> {
-        self.flights.reap()?;
+        self.complete_ended()?;
         if let Some(failure) = self.handle.async_failure() {
             return Err(failure);
         }
@@ -544,7 +553,8 @@ impl NcclGroup {
             // Where it does not block, the parent tells when the call is over.
             // SAFETY: as above.
             unsafe { finished(nccl, parent, "ncclCommSplit", result, deadline) }?;
-            Ok(("ncclCommSplit", ncclResult_t::ncclSuccess))
+            // The child is asked in its turn: it may take longer than the parent.
+            Ok(("ncclCommSplit", ncclResult_t::ncclInProgress))
         };
         if none {
             let (nccl, device, hints, text) =
