@@ -3,9 +3,9 @@
     python tests/gpu/sim.py --ranks 2 SCRIPT [ARGUMENTS]
 
 The simulated CUDA and NCCL libraries are built when they have to be, and preloaded in the ranks
-alone. A rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, as under torchrun,
-and SIMGPU=1, which says that it is on the simulator. Faults are environment variables; they are
-listed in rust/simgpu/README.md.
+alone. A rank finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, as under
+torchrun, and SIMGPU=1, which says that it is on the simulator. Faults are environment variables;
+they are listed in rust/simgpu/README.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import select
 import shutil
 import signal
 import socket
@@ -69,8 +70,8 @@ def hide(library: Path, symbols: Sequence[str], goal: Path) -> Path:
     content = library.read_bytes()
     for symbol in symbols:
         name = b"\0" + symbol.encode() + b"\0"
-        if content.count(name) != 1:
-            raise ValueError(f"{library.name} does not have {symbol} once")
+        if name not in content:
+            raise ValueError(f"{library.name} does not have {symbol}")
         content = content.replace(name, b"\0~" + symbol.encode()[1:] + b"\0")
     goal.parent.mkdir(parents=True, exist_ok=True)
     goal.write_bytes(content)
@@ -176,8 +177,6 @@ def wait(children: Sequence[subprocess.Popen[bytes]], timeout: float) -> list[in
     deadline = time.monotonic() + timeout
     statuses: list[int | None] = [None] * len(children)
     watches = {os.pidfd_open(child.pid): index for index, child in enumerate(children)}
-    import select
-
     poll = select.poll()
     for watch in watches:
         poll.register(watch, select.POLLIN)

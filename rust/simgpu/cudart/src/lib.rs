@@ -38,7 +38,8 @@ macro_rules! runtime_api {
     ($($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$attribute])*
         unsafe extern "C" fn $name($($arg: $type),*) -> std::ffi::c_int {
-            crate::state::remember((|| $body)())
+            let run = || -> std::ffi::c_int { $body };
+            crate::state::remember(run())
         }
         crate::exported!($name);
     )*};

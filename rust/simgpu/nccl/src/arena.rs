@@ -307,6 +307,12 @@ impl Arena {
         Ok(())
     }
 
+    /// Whether a rank has joined.
+    pub fn has_joined(&self, rank: usize) -> bool {
+        let started = self.memory.wide(self.page(rank) + STARTED_AT);
+        started.load(Ordering::Acquire) != 0
+    }
+
     /// Waits until every rank has joined.
     pub fn wait_for_all(&self, watch: &dyn Watch) -> Result<(), Stopped> {
         let joined = self.memory.word(JOINED_AT);

@@ -83,7 +83,7 @@ impl Config {
                 "config: not made with NCCL_CONFIG_INITIALIZER",
             ));
         }
-        if size < 20 || size > SIZE {
+        if !(20..=SIZE).contains(&size) {
             let text = format!("config: size is {size}, expected at most {SIZE} of NCCL 2.30");
             return Err(Failure::argument(text));
         }

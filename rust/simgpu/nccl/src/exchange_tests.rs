@@ -1,12 +1,13 @@
 //! Collectives and messages between threads, each with an own view of the memory, as processes
 //! have.
 
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread;
 
 use super::*;
-use crate::arena;
+use crate::arena::{self, Address};
 use crate::dtype::Combine;
 
 #[derive(Default)]
@@ -263,4 +264,104 @@ fn notes_reach_every_rank_that_asks() {
             })
     });
     assert_eq!(results, [true, true, true]);
+}
+
+/// Set in a process that a test starts: its rank, and where the memory is.
+const PLACE: &str = "SIMGPU_TEST_PLACE";
+
+fn as_process(rank: usize, address: Address) -> Child {
+    let place: Vec<u8> = [&[rank as u8][..], &address.to_bytes()].concat();
+    let text: String = place.iter().map(|byte| format!("{byte:02x}")).collect();
+    Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "exchange::tests::what_a_process_does",
+            "--nocapture",
+        ])
+        .env(PLACE, text)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// One rank of three, in a process of its own; without a place there is nothing to do.
+#[test]
+fn what_a_process_does() {
+    let Ok(text) = std::env::var(PLACE) else {
+        return;
+    };
+    let bytes: Vec<u8> = (0..text.len() / 2)
+        .map(|index| u8::from_str_radix(&text[2 * index..][..2], 16).unwrap())
+        .collect();
+    let quiet = Quiet::default();
+    let arena = Arena::open(
+        Address::from_bytes(&bytes[1..]).unwrap(),
+        bytes[0].into(),
+        3,
+        7,
+    );
+    let arena = arena.unwrap();
+    arena.wait_for_all(&quiet).unwrap();
+    let mut result = [0];
+    let own = [1 + arena.rank as u64];
+    collective(
+        &arena,
+        &quiet,
+        &call(Kind::AllReduce, &own, &mut result, 1, 0),
+    )
+    .unwrap();
+    assert_eq!(result, [6]);
+}
+
+#[test]
+fn ranks_are_processes_and_find_each_other_without_a_name() {
+    let (_file, address) = arena::found().unwrap();
+    let mut others: Vec<_> = [1, 2]
+        .into_iter()
+        .map(|rank| as_process(rank, address))
+        .collect();
+    let quiet = Quiet::default();
+    let arena = Arena::open(address, 0, 3, 7).unwrap();
+    arena.wait_for_all(&quiet).unwrap();
+    let mut result = [0];
+    collective(
+        &arena,
+        &quiet,
+        &call(Kind::AllReduce, &[1], &mut result, 1, 0),
+    )
+    .unwrap();
+    assert_eq!(result, [6]);
+    for other in &mut others {
+        assert!(other.wait().unwrap().success());
+    }
+}
+
+/// Ends its wait when it is told that a rank is gone.
+#[derive(Default)]
+struct Mourning {
+    lost: AtomicUsize,
+}
+
+impl Watch for Mourning {
+    fn stopped(&self) -> bool {
+        self.lost.load(Ordering::Acquire) > 0
+    }
+    fn lost(&self, rank: usize) {
+        self.lost.store(rank, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_rank_whose_process_is_killed_is_told() {
+    let (_file, address) = arena::found().unwrap();
+    let mut other = as_process(1, address);
+    let arena = Arena::open(address, 0, 3, 7).unwrap();
+    // It is in when it has said so, and waits for a third rank that nobody starts.
+    let quiet = Quiet::default();
+    arena.wait(&quiet, || arena.has_joined(1)).unwrap();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let mourning = Mourning::default();
+    assert_eq!(arena.wait(&mourning, || false), Err(Stopped));
+    assert_eq!(mourning.lost.load(Ordering::Acquire), 1);
 }

@@ -59,7 +59,7 @@ impl Format {
         sign * self.value(rest)
     }
 
-    fn from_f32(&self, value: f32) -> u8 {
+    fn nearest(&self, value: f32) -> u8 {
         if value.is_nan() {
             return self.nan;
         }
@@ -95,7 +95,7 @@ impl E4M3 {
     }
     /// The nearest one.
     pub fn from_f32(value: f32) -> Self {
-        E4M3(FOUR_THREE.from_f32(value))
+        E4M3(FOUR_THREE.nearest(value))
     }
 }
 
@@ -106,7 +106,7 @@ impl E5M2 {
     }
     /// The nearest one.
     pub fn from_f32(value: f32) -> Self {
-        E5M2(FIVE_TWO.from_f32(value))
+        E5M2(FIVE_TWO.nearest(value))
     }
 }
 

@@ -97,10 +97,8 @@ fn new_event() -> Outcome<usize> {
     const DISABLE_TIMING: u32 = 2;
     let mut event = std::ptr::null_mut();
     // SAFETY: the out pointer is a local's.
-    cuda(
-        unsafe { (driver().cuEventCreate)(&mut event, DISABLE_TIMING) },
-        "cuEventCreate",
-    )?;
+    let status = unsafe { (driver().cuEventCreate)(&mut event, DISABLE_TIMING) };
+    cuda(status, "cuEventCreate")?;
     Ok(event as usize)
 }
 

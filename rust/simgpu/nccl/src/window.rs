@@ -26,10 +26,8 @@ pub fn allocate(bytes: usize) -> Outcome<usize> {
     let mut pointer = 0;
     let whole = bytes.max(1).next_multiple_of(GRANULE);
     // SAFETY: the out pointer is a local's.
-    cuda(
-        unsafe { (driver().cuMemAlloc_v2)(&mut pointer, whole) },
-        "cuMemAlloc",
-    )?;
+    let status = unsafe { (driver().cuMemAlloc_v2)(&mut pointer, whole) };
+    cuda(status, "cuMemAlloc")?;
     locked(&ALLOCATED).get_or_insert_default().insert(pointer);
     Ok(pointer)
 }

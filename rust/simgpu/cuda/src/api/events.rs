@@ -19,6 +19,11 @@ driver_api! {
     /// Destroys an event.
     fn cuEventDestroy_v2(event: usize) { Event::destroy(event) }
 
+    /// Destroys an event, under its older name.
+    fn cuEventDestroy(event: usize) {
+        Event::destroy(event)
+    }
+
     /// Records an event.
     fn cuEventRecord(event: usize, stream: usize) {
         Event::from_handle(event)?.record(&Stream::from_handle(stream)?, 0)

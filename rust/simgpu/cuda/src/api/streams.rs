@@ -77,6 +77,9 @@ driver_api! {
     /// Destroys a stream.
     fn cuStreamDestroy_v2(stream: usize) { Stream::destroy(stream) }
 
+    /// Destroys a stream, under its older name.
+    fn cuStreamDestroy(stream: usize) { Stream::destroy(stream) }
+
     /// Waits for a stream.
     fn cuStreamSynchronize(stream: usize) { Stream::from_handle(stream)?.synchronize() }
 
