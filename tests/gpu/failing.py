@@ -23,13 +23,14 @@ def made(values: list[float]) -> torch.Tensor:
     return torch.tensor(values).cuda()
 
 
-def comm(seconds: float = 60, name: str = "tested") -> torchcomms.TorchComm:
+def comm(seconds: float = 60, name: str = "tested", **hints: str) -> torchcomms.TorchComm:
     torch.cuda.set_device(RANK)
     return torchcomms.new_comm(
         "nccl",
         torch.device("cuda", RANK),
         name=name,
         timeout=datetime.timedelta(seconds=seconds),
+        hints=hints,
     )
 
 
@@ -129,6 +130,33 @@ def refused() -> None:
             operation()
     first(tested)
     tested.finalize()
+    tested.finalize()
+    print("STILL HERE", flush=True)
+
+
+def polled() -> None:
+    """A communicator whose calls do not block: the simulator refuses one that comes too early."""
+    tested = comm(blocking="false")
+    for round_ in range(20):
+        first(tested)
+        part = tested.split([1, 0], f"turned {round_}")
+        assert part.get_rank() == 1 - RANK
+        tensor = made([float(part.get_rank())])
+        part.broadcast(tensor, 0)
+        assert tensor.item() == 0.0
+        batch = part.batch_op_create()
+        got = made([-1.0])
+        batch.send(made([float(RANK)]), RANK)
+        batch.recv(got, RANK)
+        batch.issue()
+        assert got.item() == 1.0 - RANK
+        alone = tested.split([RANK], f"alone {round_}")
+        alone.barrier()
+        left = tested.split([0], f"left {round_}") if RANK == 0 else tested.split([], "none")
+        assert (left is None) == (RANK == 1)
+        for some in (left, alone, part):
+            if some is not None:
+                some.finalize()
     tested.finalize()
     print("STILL HERE", flush=True)
 

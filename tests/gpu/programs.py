@@ -476,6 +476,58 @@ def graphs() -> Any:
     return seen(gathered)
 
 
+# ---- training
+
+
+def trained(wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> Any:
+    """Three steps of a small model on this rank's part of the data: losses and weights."""
+    from simops import SimOps
+
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)]
+    batch = torch.randn(3, 4 * SIZE, 8)[:, 4 * RANK : 4 * RANK + 4]
+    with SimOps():
+        model = wrap(torch.nn.Sequential(*layers).to(device()))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for step in batch:
+            loss = model(step.to(device())).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        weights = [
+            parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+            for parameter in model.parameters()
+        ]
+        found = [seen(weight.detach().flatten()) for weight in weights]
+    return [losses, found]
+
+
+@program
+def data_parallel() -> Any:
+    join()
+    found = trained(lambda model: torch.nn.parallel.DistributedDataParallel(model))
+    dist.destroy_process_group()
+    return found
+
+
+@program
+def fully_sharded() -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    join()
+
+    def shard(model: torch.nn.Module) -> torch.nn.Module:
+        for layer in (model[0], model[2]):
+            fully_shard(layer)
+        return fully_shard(model)
+
+    found = trained(shard)
+    dist.destroy_process_group()
+    return found
+
+
 def main() -> None:
     names = sys.argv[1:] or list(PROGRAMS)
     for name in names:

@@ -119,6 +119,12 @@ def test_what_cannot_be_served_is_refused_by_name_and_leaves_the_communicator_us
 
 
 @ours_alone
+def test_calls_that_do_not_block_are_polled_and_splits_keep_the_order_of_their_lists() -> None:
+    for rank in run("failing.py", "polled", ranks=2):
+        assert "STILL HERE" in rank.output, rank.output
+
+
+@ours_alone
 def test_an_older_nccl_says_what_it_lacks(tmp_path: Path) -> None:
     old = sim.hide(folder() / "libnccl.so.2", ["ncclCommSplit"], tmp_path / "libnccl.so.2")
     ended = run("failing.py", "no_split", ranks=2, FERROCOMM_NCCL_LIB=str(old))

@@ -22,7 +22,8 @@ pub(crate) struct Hints {
     pub(crate) high_priority_stream: bool,
     /// events kept for later
     pub(crate) event_limit: usize,
-    /// NCCL's calls block the host; else they are polled
+    /// NCCL's calls block the host, where the watchdog looks after them; else NCCL starts a thread for
+    /// each, and they are polled, which costs the caller several times as much
     pub(crate) blocking: bool,
     /// a time-out or an error ends the process
     pub(crate) abort_process: bool,
@@ -69,7 +70,7 @@ impl Default for Hints {
         Self {
             high_priority_stream: false,
             event_limit: DEFAULT_LIMIT,
-            blocking: false,
+            blocking: true,
             abort_process: false,
             numbers: Vec::new(),
             net_name: None,
@@ -237,7 +238,7 @@ mod tests {
             let hints = read(&[(key, "4"), ("maxCTAs", "16")]).expect("known");
             let config = hints.config(Version::new(2, 30, 7), &name);
             assert_eq!((config.cgaClusterSize, config.maxCTAs), (4, 16));
-            assert_eq!((config.minCTAs, config.blocking), (UNSET, 0));
+            assert_eq!((config.minCTAs, config.blocking), (UNSET, 1));
             assert_eq!(config.commName, name.as_ptr());
         }
     }
