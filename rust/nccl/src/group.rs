@@ -634,10 +634,18 @@ impl Group for NcclGroup {
         if let Some(outcome) = work.outcome() {
             return outcome;
         }
-        match self.0.flights.find(work) {
-            Some(flight) => flight.end.hold(stream),
-            None => work.outcome().unwrap_or(Ok(())),
+        let Some(flight) = self.0.flights.find(work) else {
+            return work.outcome().unwrap_or(Ok(()));
+        };
+        // CUDA would refuse it, and give the capture up.
+        if driver::is_capturing(stream)? {
+            return Err(Error::new(
+                ErrorKind::State,
+                "an operation that was started before a capture cannot be waited for in it",
+            )
+            .remedy("wait for it before the capture begins"));
         }
+        flight.end.hold(stream)
     }
 
     fn poll(&self, work: &Arc<Work>) {
