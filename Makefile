@@ -30,7 +30,7 @@ CARGO_FLAGS := --workspace --locked
 .PHONY: help setup build demo test test-full sanitize bench header format clean \
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
-        test-conformance test-conformance-full test-failures
+        test-conformance test-conformance-full test-failures test-simgpu
 
 help:
 	@echo 'make setup      the environment .venv with torch and the tools'
@@ -38,7 +38,7 @@ help:
 	@echo 'make demo       a DDP training on torch'"'"'s gloo and on the Rust engine, side by side'
 	@echo 'make test       the checks; make test-NAME runs one:'
 	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
-	@echo '                matrix docs conformance failures models'
+	@echo '                matrix docs conformance failures models simgpu'
 	@echo 'make test-full  the same, then failures, make sanitize, the demo, and cases of conformance drawn'
 	@echo '                from the full product'
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
@@ -77,18 +77,20 @@ BUILT ?=
 BUILD := $(if $(BUILT),,build)
 
 # Workspaces of their own, whose tools ship nothing.
-ASIDE := tests/models fuzz
+ASIDE := tests/models fuzz rust/simgpu
 
 test-rustfmt:
 	cargo fmt --all --check
-	for aside in $(ASIDE); do cargo fmt --manifest-path $$aside/Cargo.toml --check || exit; done
+	for aside in $(ASIDE); do cargo fmt --all --manifest-path $$aside/Cargo.toml --check || exit; done
 	@echo "rustfmt: $$($(RUST_FILES) | wc -l) files as it would write them"
 
 test-clippy:
 	cargo clippy $(CARGO_FLAGS) --all-targets --quiet -- -D warnings
 	cd tests/models && CARGO_TARGET_DIR='$(CURDIR)/build/models' cargo clippy --locked \
 	    --all-targets --quiet -- -D warnings
-	@echo "clippy: $$(ls rust/*/Cargo.toml | wc -l) crates without warnings"
+	cd rust/simgpu && CARGO_TARGET_DIR='$(CURDIR)/build/simgpu/target' cargo clippy --locked \
+	    --all-targets --quiet -- -D warnings
+	@echo "clippy: $$(ls rust/*/src/lib.rs rust/simgpu/*/src/lib.rs | wc -l) crates without warnings"
 
 test-clang-format: setup
 	$(CXX_FILES) | xargs $(VENV)/bin/clang-format --dry-run -Werror
@@ -138,6 +140,11 @@ test-matrix: setup
 test-docs: $(BUILD)
 	$(PY) tests/tools/check_docs.py $(INSTALLED)
 
+# The simulated GPU by itself, and torch's own backend on it.
+test-simgpu: $(BUILD)
+	cd rust/simgpu && CARGO_TARGET_DIR='$(CURDIR)/build/simgpu/target' cargo test --locked --quiet
+	$(PY) -m pytest tests/gpu
+
 test-models:
 	cd tests/models && CARGO_TARGET_DIR='$(CURDIR)/build/models' cargo test --locked --quiet
 
@@ -154,7 +161,7 @@ header:
 
 format: setup
 	cargo fmt --all
-	for aside in $(ASIDE); do cargo fmt --manifest-path $$aside/Cargo.toml || exit; done
+	for aside in $(ASIDE); do cargo fmt --all --manifest-path $$aside/Cargo.toml || exit; done
 	$(CXX_FILES) | xargs $(VENV)/bin/clang-format -i
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .

@@ -150,6 +150,12 @@ class SimOps(TorchDispatchMode):
             tasks().check()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+            # Shapes without memory are that mode's, which lies below this one.
+            return func(*args, **(kwargs or {}))
+        if any(one not in (torch.Tensor, torch.nn.Parameter) for one in types):
+            # A tensor around tensors, as a DTensor: it comes here again with what is inside.
+            return NotImplemented
         kwargs = kwargs or {}
         schema = func._schema
         tensors = [value for value in tree_leaves((args, kwargs)) if on_cuda(value)]
@@ -203,7 +209,7 @@ class SimOps(TorchDispatchMode):
         if result is None and (self.waits or touches_host or not written):
             return self.now(func, host_args, host_kwargs, args, kwargs, aliases, device)
         outputs, results = result if result is not None else (None, [])
-        goals = [alias(one) for one in results]
+        goals = [None if one is None else alias(one) for one in results]
 
         def run() -> None:
             with torch.no_grad():
@@ -211,7 +217,8 @@ class SimOps(TorchDispatchMode):
                 if not written:
                     sources = [one for one in tree_leaves(made) if isinstance(one, torch.Tensor)]
                     for goal, source in zip(goals, sources, strict=True):
-                        goal.copy_(source)
+                        if goal is not None:
+                            goal.copy_(source)
 
         tasks().put(run)
         if written:
@@ -219,22 +226,39 @@ class SimOps(TorchDispatchMode):
         return outputs
 
     def outputs(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> Any:
-        """New tensors for what an operator returns, or None where only running it tells."""
+        """Tensors for what an operator returns, and those among them that are new; or None where
+        only running it tells. Some operators return parts of an argument without saying so in
+        their schema; so does this, because such a part keeps the argument's memory."""
         if any(one.alias_info and one.alias_info.is_write for one in func._schema.arguments):
             return None
+        owners: dict[int, torch.Tensor] = {}
+
+        def to_meta(value: Any) -> Any:
+            made = meta(value)
+            if on_cuda(value):
+                owners[made.untyped_storage()._cdata] = value
+            return made
+
         try:
-            shapes = func(*tree_map(meta, args), **on_device(tree_map(meta, kwargs), "meta"))
+            shapes = func(*tree_map(to_meta, args), **on_device(tree_map(to_meta, kwargs), "meta"))
         except (NotImplementedError, RuntimeError):
             return None
         leaves = tree_leaves(shapes)
         if not all(isinstance(one, torch.Tensor) for one in leaves):
             return None
+        fresh: list[torch.Tensor | None] = []
 
         def make(one: torch.Tensor) -> torch.Tensor:
-            return torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=device)
+            owner = owners.get(one.untyped_storage()._cdata)
+            if owner is not None:
+                fresh.append(None)
+                offset = owner.storage_offset() + one.storage_offset()
+                return owner.as_strided(one.shape, one.stride(), offset)
+            made = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=device)
+            fresh.append(made)
+            return made
 
-        made = tree_map(make, shapes)
-        return made, tree_leaves(made)
+        return tree_map(make, shapes), fresh
 
     def returned(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What an operator returns that writes to its arguments: those."""
@@ -268,6 +292,7 @@ class SimOps(TorchDispatchMode):
         torch.cuda.current_stream().synchronize()
         made = func(*host_args, **host_kwargs)
         known = {id(one): number for number, one in aliases.items()}
+        memory = {one.untyped_storage().data_ptr(): number for number, one in aliases.items()}
         originals = {id(value): value for value in tree_leaves((args, kwargs)) if on_cuda(value)}
 
         def back(value: Any) -> Any:
@@ -280,6 +305,9 @@ class SimOps(TorchDispatchMode):
             goal = kwargs.get("device")
             if goal is not None and torch.device(goal).type == "cpu":
                 return value
+            owner = originals.get(memory.get(value.untyped_storage().data_ptr(), 0))
+            if owner is not None and owner.dtype == value.dtype:
+                return owner.as_strided(value.shape, value.stride(), value.storage_offset())
             result = torch.empty_strided(
                 value.shape, value.stride(), dtype=value.dtype, device=device
             )

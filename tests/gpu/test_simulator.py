@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sim
 
 HERE = Path(__file__).parent
 NATIVE = str(HERE / "ranks" / "native.py")
+OPERATORS = str(HERE / "ranks" / "operators.py")
 STOCK = str(HERE / "ranks" / "stock.py")
 
 
@@ -34,6 +36,13 @@ def succeeded(results: list[sim.Rank], but: tuple[int, ...] = ()) -> None:
             pytest.fail(f"rank {result.rank}: status {result.status}\n{result.output}")
 
 
+def torch_with_cuda() -> Any:
+    torch = pytest.importorskip("torch")
+    if not torch.backends.cuda.is_built():
+        pytest.skip("this torch is built without CUDA")
+    return torch
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize(
     "case",
@@ -50,10 +59,23 @@ def succeeded(results: list[sim.Rank], but: tuple[int, ...] = ()) -> None:
         "several_ids",
         "suspend",
         "order_across_streams",
+        "captured",
     ],
 )
 def test_native(case: str, ranks: int, tmp_path: Path, libraries: Path) -> None:
     succeeded(native(case, ranks, tmp_path, libraries))
+
+
+def test_driver(tmp_path: Path, libraries: Path) -> None:
+    results = native("driver", 1, tmp_path, libraries)
+    succeeded(results)
+    assert "cuMemCreate is not simulated" in results[0].output
+
+
+def test_runtime_versions(tmp_path: Path, libraries: Path) -> None:
+    results = native("runtime_versions", 1, tmp_path, libraries)
+    succeeded(results)
+    assert "cudaGraphDebugDotPrint is not simulated" in results[0].output
 
 
 def test_survivors_shrink_around_a_dead_rank(tmp_path: Path, libraries: Path) -> None:
@@ -100,6 +122,11 @@ def test_fault_hidden_symbol(tmp_path: Path, libraries: Path) -> None:
     succeeded(native("hidden_symbol", 1, tmp_path, libraries, FERROCOMM_NCCL_LIB=str(hidden)))
 
 
+def test_a_symbol_that_is_not_there_cannot_be_hidden(tmp_path: Path, libraries: Path) -> None:
+    with pytest.raises(ValueError, match="does not have ncclNothing"):
+        sim.hide(libraries / "libnccl.so.2", ["ncclNothing"], tmp_path / "libnccl.so.2")
+
+
 def test_a_fault_that_is_not_understood_ends_the_process(tmp_path: Path, libraries: Path) -> None:
     results = native("older_version", 1, tmp_path, libraries, SIMGPU_NCCL_VERSION="two")
     assert results[0].status == 2
@@ -132,10 +159,23 @@ def test_ranks_die_with_their_launcher(tmp_path: Path, libraries: Path) -> None:
     os.close(watch)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_torch_on_its_own_backend(ranks: int, libraries: Path) -> None:
-    pytest.importorskip("torch")
-    results = sim.run([sys.executable, STOCK], ranks, timeout=120, folder=libraries)
+def test_operators_of_torch(libraries: Path) -> None:
+    torch_with_cuda()
+    results = sim.run([sys.executable, OPERATORS], 1, timeout=120, folder=libraries)
+    succeeded(results)
+    assert "refused to launch" in results[0].output
+    assert "elementwise_kernel" in results[0].output
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks"), [("nccl", 2), ("nccl", 4), ("nccl-legacy", 2), ("nccl-lazy", 2)]
+)
+def test_torch_on_its_own_backend(backend: str, ranks: int, libraries: Path) -> None:
+    torch = torch_with_cuda()
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if backend != "nccl" and release < (2, 15):
+        pytest.skip(f"torch {torch.__version__} may not have the backend {backend}")
+    results = sim.run([sys.executable, STOCK, backend], ranks, timeout=180, folder=libraries)
     succeeded(results)
 
 

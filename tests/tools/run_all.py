@@ -67,6 +67,7 @@ CHECKS = [
     Check("test-matrix", 900, r"^torch-matrix:"),
     Check("test-docs", 300, r"^docs:"),
     Check("test-models", 600, CARGO),
+    Check("test-simgpu", 900, rf"{CARGO}|^=+ .* in [\d.]+s"),
 ]
 FULL = [
     Check("test-failures", 900, r"^failures:"),

@@ -83,10 +83,11 @@ impl Backend {
         }
     }
 
-    /// How it can move data.
+    /// How it can move data in this process.
     pub fn transports(self) -> Vec<&'static str> {
         match self {
             Self::Host => ferrocomm_host::transports(),
+            Self::Nccl if self.usable().is_err() => Vec::new(),
             Self::Nccl => ferrocomm_nccl::transports(),
         }
     }

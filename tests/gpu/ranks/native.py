@@ -328,6 +328,83 @@ def hidden_symbol() -> None:
     same(hasattr(calls.NCCL, "ncclCommGrow"), True, "the whole library")
 
 
+def driver() -> None:
+    """The driver's C functions by themselves."""
+    on, entry, found = stream(), ctypes.c_void_p(), ctypes.c_int()
+    look_up = calls.DRIVER.cuGetProcAddress_v2
+    forms = [(b"cuStreamGetCaptureInfo", 11030, "_v2"), (b"cuStreamGetCaptureInfo", 13000, "_v3")]
+    for name, version, form in forms:
+        same(look_up(name, ctypes.byref(entry), version, 0, ctypes.byref(found)), 0, "look-up")
+        real = ctypes.cast(getattr(calls.DRIVER, name.decode() + form), ctypes.c_void_p)
+        same((entry.value, found.value), (real.value, 0), f"{name!r} of {version}")
+    same(look_up(b"cuNothing", ctypes.byref(entry), 13000, 0, ctypes.byref(found)), 0, "look-up")
+    same((entry.value, found.value), (None, 1), "a name that is not there")
+
+    text = ctypes.c_char_p()
+    same(calls.DRIVER.cuGetErrorName(900, ctypes.byref(text)), 0, "a name of a status")
+    same(text.value, b"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "the name")
+    same(calls.DRIVER.cuGetErrorName(12345, ctypes.byref(text)), 1, "no such status")
+
+    word = Buffer(ctypes.c_uint32, [0, 0])
+    at = ctypes.c_uint64(word.at.value or 0)
+    next_ = ctypes.c_uint64(at.value + 4)
+    other = stream()
+    calls.driver("cuStreamWaitValue32_v2", on, at, 5, 0)
+    calls.driver("cuStreamWriteValue32_v2", on, next_, 9, 0)
+    same(calls.DRIVER.cuStreamQuery(on), 600, "waiting for the word")
+    calls.driver("cuStreamWriteValue32_v2", other, at, 6, 0)
+    calls.synchronize(on)
+    same(list(word.values), [6, 9], "words")
+
+    kind, owner = ctypes.c_uint(), ctypes.c_int()
+    calls.driver("cuPointerGetAttribute", ctypes.byref(kind), 2, next_)
+    calls.driver("cuPointerGetAttribute", ctypes.byref(owner), 9, next_)
+    same((kind.value, owner.value), (2, RANK), "kind and device of memory")
+    mine = (ctypes.c_char * 8)()
+    there = ctypes.c_uint64(ctypes.addressof(mine))
+    same(calls.DRIVER.cuPointerGetAttribute(ctypes.byref(kind), 2, there), 1, "plain memory")
+
+    calls.driver("cuStreamDestroy_v2", other)
+    same(calls.DRIVER.cuStreamQuery(other), 400, "a stream that was destroyed")
+    same(calls.DRIVER.cuMemCreate(), 801, "a function that is not simulated")
+
+
+def runtime_versions() -> None:
+    """Every name of the runtime has the version that programs ask for, simulated or not."""
+    runtime = ctypes.CDLL("libcudart.so.13")
+    find = ctypes.CDLL(None).dlvsym
+    find.restype = ctypes.c_void_p
+    find.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+    names = (calls.ROOT / "rust" / "simgpu" / "cudart" / "symbols.txt").read_text().split()
+    without = [
+        name for name in names if not find(runtime._handle, name.encode(), b"libcudart.so.13")
+    ]
+    same(without, [], "names without the version")
+    same(runtime.cudaGraphDebugDotPrint(), 801, "a function that is not simulated")
+    same(runtime.cudaGetLastError(), 801, "the last error")
+    same(runtime.cudaGetLastError(), 0, "the last error, once more")
+
+
+def captured() -> None:
+    """A captured operation runs at each launch, and with nobody's help at none."""
+    comm, on = join("id"), stream()
+    buffer = floats(1)
+    graph, executable, nodes = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
+    calls.driver("cuStreamBeginCapture_v2", on, 1)
+    same(calls.all_reduce(comm, buffer, on), OK, "issuing")
+    calls.driver("cuStreamEndCapture", on, ctypes.byref(graph))
+    calls.driver("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
+    same((nodes.value, list(buffer.values)), (1, [1.0]), "before a launch")
+    calls.driver("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
+    calls.driver("cuGraphDestroy", graph)
+    for _ in range(3):
+        calls.driver("cuGraphLaunch", executable, on)
+    calls.synchronize(on)
+    same(list(buffer.values), [float(SIZE**3)], "after three launches")
+    calls.driver("cuGraphExecDestroy", executable)
+    calls.sum_is_right(comm, on)
+
+
 if __name__ == "__main__":
     calls.start()
     globals()[sys.argv[1]]()

@@ -1,5 +1,6 @@
 """One rank of torch's own `nccl` backend on the simulator: what the reference can do there."""
 
+import copy
 import datetime
 import os
 import sys
@@ -9,6 +10,7 @@ import simgpu
 import torch
 import torch.distributed as dist
 from simops import SimOps
+from torch.distributed.fsdp import fully_shard
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEVICE = torch.device("cuda", RANK)
@@ -212,6 +214,26 @@ def data_parallel() -> None:
         torch.testing.assert_close(got.detach().cpu(), expected, atol=1e-6, rtol=1e-5)
 
 
+def fully_sharded() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    reference = copy.deepcopy(model)
+    batch = torch.randn(4 * SIZE, 8)
+    mine = batch[4 * RANK : 4 * RANK + 4].to(DEVICE)
+    model.to(DEVICE)
+    for layer in (model[0], model[2], model):
+        fully_shard(layer)
+    for module, data in ((model, mine), (reference, batch)):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            module(data).pow(2).mean().backward()
+            optimizer.step()
+    for got, expected in zip(model.parameters(), reference.parameters(), strict=True):
+        whole = got.full_tensor().detach().cpu()
+        torch.testing.assert_close(whole, expected.detach(), atol=1e-6, rtol=1e-5)
+
+
 CASES: list[Callable[[], None]] = [
     all_reduce,
     collectives,
@@ -222,6 +244,7 @@ CASES: list[Callable[[], None]] = [
     graph,
     window,
     data_parallel,
+    fully_sharded,
 ]
 
 

@@ -25,7 +25,8 @@ struct Contexts {
 }
 
 thread_local! {
-    static CONTEXTS: Cell<Contexts> = const { Cell::new(Contexts { stack: [None; DEPTH], depth: 0 }) };
+    static CONTEXTS: Cell<Contexts> =
+        const { Cell::new(Contexts { stack: [None; DEPTH], depth: 0 }) };
 }
 
 /// How many devices there are: `SIMGPU_DEVICES`, or one.

@@ -104,7 +104,10 @@ driver_api! {
     /// A device's UUID.
     fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) {
         // SAFETY: the same function under its newer name.
-        match unsafe { cuDeviceGetUuid_v2(uuid, device) } { 0 => Ok(()), other => Err(Status(other)) }
+        match unsafe { cuDeviceGetUuid_v2(uuid, device) } {
+            0 => Ok(()),
+            other => Err(Status(other)),
+        }
     }
 
     /// A device's place on the bus.

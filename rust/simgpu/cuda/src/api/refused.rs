@@ -23,7 +23,8 @@ refused! {
     cuIpcGetMemHandle cuIpcOpenEventHandle cuIpcOpenMemHandle_v2 cuKernelGetAttribute
     cuLaunchCooperativeKernel cuLinkAddData_v2 cuLinkComplete cuLinkCreate_v2
     cuMemAddressFree cuMemAddressReserve cuMemCreate cuMemExportToShareableHandle
-    cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle cuMemGetHandleForAddressRange
+    cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle
+    cuMemGetHandleForAddressRange
     cuMemImportFromShareableHandle cuMemMap cuMemRelease cuMemRetainAllocationHandle cuMemSetAccess
     cuMemUnmap cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleUnload
     cuMulticastAddDevice cuMulticastBindMem cuMulticastCreate cuMulticastUnbind

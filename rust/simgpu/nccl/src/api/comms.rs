@@ -245,9 +245,8 @@ nccl_api! {
     /// What polling tells.
     fn ncclCommGetAsyncError(comm: usize, error: *mut c_int) {
         let comm = Comm::from_handle(comm)?;
-        if let Some(values) = fault::of_this_rank("SIMGPU_ASYNC_ERROR_FAILS") {
-            let code = values.first().and_then(|code| c_int::try_from(*code).ok()).unwrap_or(3);
-            return Err(Failure::new(Code(code), "ncclCommGetAsyncError fails as it was asked to"));
+        if let Some(code) = failing_poll() {
+            return Err(Failure::new(code, "ncclCommGetAsyncError fails as it was asked to"));
         }
         put(error, "asyncError", comm.state().0)?;
         Ok(Code::SUCCESS)
@@ -356,6 +355,20 @@ pub struct SimInfo {
     magic: c_uint,
     version: c_uint,
     estimated_time: f32,
+}
+
+/// The fault "failing poll": `SIMGPU_ASYNC_ERROR_FAILS=RANK:CODE`.
+fn failing_poll() -> Option<Code> {
+    static FAULT: OnceLock<Option<Code>> = OnceLock::new();
+    *FAULT.get_or_init(|| {
+        let values = fault::of_this_rank("SIMGPU_ASYNC_ERROR_FAILS")?;
+        Some(Code(
+            values
+                .first()
+                .and_then(|code| c_int::try_from(*code).ok())
+                .unwrap_or(3),
+        ))
+    })
 }
 
 /// What a result code says.
