@@ -118,6 +118,14 @@ OPS = {
     "max": dist.ReduceOp.MAX,
 }
 
+# What becomes of a 2 from each of so many ranks.
+PAIRS = {
+    "sum": lambda ranks: 2 * ranks,
+    "product": lambda ranks: 2**ranks,
+    "min": lambda _ranks: 2,
+    "max": lambda _ranks: 2,
+}
+
 
 def waited(work: Any) -> None:
     if work is not None:
@@ -136,6 +144,7 @@ def reductions() -> Any:
                 waited(dist.all_reduce(tensor, op, async_op=async_op))
                 key = f"all_reduce {dtype} {name} {async_op}"
                 seen_values[key] = seen(tensor)
+                assert seen(tensor)[1] == PAIRS[name](SIZE), key
             tensor = made([RANK + 1, RANK + 2], dtype)
             dist.reduce(tensor, SIZE - 1, op)
             if RANK == SIZE - 1:
@@ -155,45 +164,61 @@ def reductions() -> Any:
     tensor = made([RANK == 0, False, True], torch.bool)
     dist.all_reduce(tensor)
     assert seen(tensor) == [True, False, True]
+    assert seen_values["all_reduce torch.int64 min True"] == [1, 2, 3]
+    assert seen_values["all_reduce torch.int64 max True"] == [SIZE, 2, SIZE + 2]
     total = sum(range(1, SIZE + 1))
     assert seen_values["all_reduce torch.int64 sum False"] == [total, 2 * SIZE, total + 2 * SIZE]
     dist.destroy_process_group()
     return seen_values
 
 
+def moved(dtype: torch.dtype, async_op: bool) -> dict[str, Any]:
+    def given(*numbers: int) -> list[Any]:
+        return torch.tensor(numbers).to(dtype).tolist()
+
+    found, expected = {}, {}
+    tensor = made([RANK, 1], dtype)
+    waited(dist.broadcast(tensor, SIZE - 1, async_op=async_op))
+    found["broadcast"], expected["broadcast"] = tensor, given(SIZE - 1, 1)
+    parts = [empty(2, dtype) for _ in range(SIZE)]
+    waited(dist.all_gather(parts, made([RANK, 2], dtype), async_op=async_op))
+    found["all_gather"] = parts[SIZE - 1]
+    expected["all_gather"] = given(SIZE - 1, 2)
+    whole = empty(2 * SIZE, dtype)
+    waited(dist.all_gather_into_tensor(whole, made([RANK, 3], dtype), async_op=async_op))
+    found["all_gather_into_tensor"] = whole
+    expected["all_gather_into_tensor"] = given(*(n for rank in range(SIZE) for n in (rank, 3)))
+    out = empty(SIZE, dtype)
+    mine = made([10 * RANK + rank for rank in range(SIZE)], dtype)
+    waited(dist.all_to_all_single(out, mine, async_op=async_op))
+    found["all_to_all_single"] = out
+    expected["all_to_all_single"] = given(*(10 * rank + RANK for rank in range(SIZE)))
+    outs = [empty(1, dtype) for _ in range(SIZE)]
+    ins = [made([10 * RANK + rank], dtype) for rank in range(SIZE)]
+    waited(dist.all_to_all(outs, ins, async_op=async_op))
+    found["all_to_all"], expected["all_to_all"] = outs[0], given(RANK)
+    root = RANK == SIZE - 1
+    parts = [empty(1, dtype) for _ in range(SIZE)] if root else None
+    waited(dist.gather(made([RANK], dtype), parts, SIZE - 1, async_op=async_op))
+    if parts:
+        found["gather"], expected["gather"] = parts[1], given(1)
+    out = empty(1, dtype)
+    give = [made([rank], dtype) for rank in range(SIZE)] if root else None
+    waited(dist.scatter(out, give, SIZE - 1, async_op=async_op))
+    found["scatter"], expected["scatter"] = out, given(RANK)
+    values = {name: tensor.cpu().tolist() for name, tensor in found.items()}
+    assert values == expected, (dtype, async_op, values, expected)
+    return values
+
+
 @program
 def moves() -> Any:
     join()
-    values: dict[str, Any] = {}
-    for dtype in [*DTYPES, torch.bool]:
-        for async_op in (False, True):
-            key = f"{dtype} {async_op}"
-            tensor = made([RANK, 1], dtype)
-            waited(dist.broadcast(tensor, SIZE - 1, async_op=async_op))
-            values[f"broadcast {key}"] = seen(tensor)
-            parts = [empty(2, dtype) for _ in range(SIZE)]
-            waited(dist.all_gather(parts, made([RANK, 2], dtype), async_op=async_op))
-            values[f"all_gather {key}"] = [seen(part) for part in parts]
-            whole = empty(2 * SIZE, dtype)
-            waited(dist.all_gather_into_tensor(whole, made([RANK, 3], dtype), async_op=async_op))
-            values[f"all_gather_into_tensor {key}"] = seen(whole)
-            out = empty(SIZE, dtype)
-            mine = made([(RANK + rank) % 2 for rank in range(SIZE)], dtype)
-            waited(dist.all_to_all_single(out, mine, async_op=async_op))
-            values[f"all_to_all_single {key}"] = seen(out)
-            outs = [empty(1, dtype) for _ in range(SIZE)]
-            ins = [made([(RANK + 1) * (rank + 1)], dtype) for rank in range(SIZE)]
-            waited(dist.all_to_all(outs, ins, async_op=async_op))
-            values[f"all_to_all {key}"] = [seen(part) for part in outs]
-            root = RANK == 0
-            parts = [empty(1, dtype) for _ in range(SIZE)] if root else None
-            waited(dist.gather(made([RANK], dtype), parts, 0, async_op=async_op))
-            values[f"gather {key}"] = [seen(part) for part in parts or ()]
-            out = empty(1, dtype)
-            give = [made([rank], dtype) for rank in range(SIZE)] if root else None
-            waited(dist.scatter(out, give, 0, async_op=async_op))
-            values[f"scatter {key}"] = seen(out)
-            assert seen(out) == [bool(RANK)] or seen(out) == [RANK]
+    values = {
+        f"{dtype} {async_op}": moved(dtype, async_op)
+        for dtype in [*DTYPES, torch.bool]
+        for async_op in (False, True)
+    }
     dist.barrier()
     dist.destroy_process_group()
     return values
