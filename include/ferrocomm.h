@@ -720,6 +720,24 @@ fc_status fc_mem_alloc(const char *backend,
 fc_status fc_mem_free(const char *backend, void *memory);
 
 /**
+ * Memory of `bytes` bytes on GPU number `device` that NCCL can register with every transport; NULL when
+ * there is none to be had, with the reason as the last error. In the form that torch's pluggable
+ * allocators have, for memory pools; `stream` does not matter. Given back with `fc_nccl_pool_free`.
+ */
+void *fc_nccl_pool_alloc(ptrdiff_t bytes,
+                         int32_t device,
+                         void *stream);
+
+/**
+ * Gives back `memory`, which `fc_nccl_pool_alloc` handed out and no operation uses any more; NULL does
+ * nothing. The other arguments are there for the form.
+ */
+void fc_nccl_pool_free(void *memory,
+                       ptrdiff_t bytes,
+                       int32_t device,
+                       void *stream);
+
+/**
  * Copies `count` elements of `buffer` on `root` to `buffer` on every other rank. `options` and
  * `work` as for `fc_comm_all_reduce`.
  */

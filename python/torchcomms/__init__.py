@@ -85,10 +85,11 @@ def new_comm(
     )
 
 
-def get_mem_allocator(backend: str) -> MemAllocator:
+def get_mem_allocator(backend: str) -> Any:
     """Memory for tensors that the backend of that name reads where it lies.
 
-    Not for nccl, whose tensors come from torch's own pools. For gloo it is shared memory: in large
+    For nccl it is for pools, `torch.cuda.MemPool(get_mem_allocator("nccl"))`, whose memory NCCL can
+    register with every transport. For gloo it has a method `empty` and is shared memory: in large
     collectives the other ranks of the machine combine and copy right from the tensor. Every
     operation takes tensors from it and ordinary ones, and each rank decides for itself. It is
     anonymous, reserved when a tensor is made and given back with it. A forked child shares
@@ -99,9 +100,9 @@ def get_mem_allocator(backend: str) -> MemAllocator:
     """
     name = _backends.resolve(backend)
     if name == "nccl":
-        raise NotImplementedError(
-            "get_mem_allocator('nccl') is not supported yet: operations take ordinary CUDA tensors"
-        )
+        from torchcomms import _cuda
+
+        return _cuda.pool_allocator()
     return _comms._mem_allocator(name)
 
 

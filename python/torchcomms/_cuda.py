@@ -5,10 +5,11 @@ Must not know how ranks join or how data moves, and imports torch only inside it
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +52,27 @@ def abort_process(asked: bool | None) -> str:
             raise ValueError(f"{ABORT_VARIABLE}={text!r}: expected 0, 1, true or false")
         asked = _TRUTHS[text]
     return "true" if asked else "false"
+
+
+@functools.cache
+def pool_allocator() -> Any:
+    """What `torch.cuda.MemPool` takes its memory from: NCCL's own allocation.
+
+    Raises:
+        NotImplementedError: torch was built without CUDA.
+    """
+    import torch
+    from torch.cuda.memory import CUDAPluggableAllocator
+
+    cuda: Any = torch.backends.cuda
+    if not cuda.is_built():
+        raise NotImplementedError("get_mem_allocator('nccl') needs a torch that is built for CUDA")
+    from torchcomms import _comms
+
+    locate()
+    library = Path(_comms.__file__).parent / "libferrocomm.so"
+    pluggable: Any = CUDAPluggableAllocator(str(library), "fc_nccl_pool_alloc", "fc_nccl_pool_free")
+    return pluggable.allocator()
 
 
 def with_index(device: torch.device, rank: int) -> torch.device:

@@ -393,6 +393,28 @@ def operations_keep_their_order_on_all_streams() -> Any:
 
 
 @program
+def operations_do_not_overtake_one_another() -> Any:
+    """The second is on a stream that is free, and still comes after the first, which is held up."""
+    join()
+    if OURS:
+        host, gate = Host(), threading.Event()
+        tensor = made([RANK + 1], torch.int64)
+        held, free = torch.cuda.Stream(), torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(held):
+            host.on(held, lambda: gate.wait(60) and None)
+            dist.all_reduce(tensor)
+        with torch.cuda.stream(free):
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        # Time for the second to go wrong.
+        threading.Timer(0.5, gate.set).start()
+        torch.cuda.synchronize()
+        assert seen(tensor) == [sum(range(1, SIZE + 1))]
+    dist.destroy_process_group()
+    return None
+
+
+@program
 def a_wait_is_for_the_current_stream_alone() -> Any:
     """`wait` does not block the host, and holds back the stream it was called on."""
     join()
@@ -461,6 +483,27 @@ def futures() -> Any:
     doubled.wait()
     assert doubled.value()[0].tolist() == [2.0 * sum(range(1, SIZE + 1))]
     assert seen(future.wait()[0]) == [float(sum(range(1, SIZE + 1)))]
+    dist.destroy_process_group()
+    return None
+
+
+@program
+def memory_pools() -> Any:
+    """Tensors in memory of NCCL's own."""
+    join()
+    if OURS:
+        import torchcomms
+
+        allocator = torchcomms.get_mem_allocator("nccl")
+    else:
+        allocator = dist.distributed_c10d._get_default_group()._get_backend(device()).mem_allocator
+    pool = torch.cuda.MemPool(allocator)
+    with torch.cuda.use_mem_pool(pool):
+        tensor = empty(1000)
+    tensor.copy_(torch.full((1000,), RANK + 1.0))
+    dist.all_reduce(tensor)
+    assert tensor.cpu().eq(sum(range(1, SIZE + 1))).all()
+    del tensor, pool
     dist.destroy_process_group()
     return None
 

@@ -27,6 +27,6 @@ mod ticks;
 pub use backend::Backend;
 pub use communicator::{Communicator, CommunicatorOptions};
 pub use dump::{recorder_dump, recorder_reset};
-pub use ferrocomm_nccl::locate as locate_nccl;
+pub use ferrocomm_nccl::{allocate_on as allocate_on_gpu, locate as locate_nccl};
 pub use info::engine_info;
 pub use pending::Pending;

@@ -22,7 +22,7 @@ mod watchdog;
 
 pub use group::{GroupOptions, OnFatal, create};
 pub use library::{describe, locate, usable};
-pub use memory::{allocate, release};
+pub use memory::{allocate, allocate_on, release};
 pub use reductions::reduction_supported;
 
 /// What can carry data between ranks.

@@ -6,7 +6,7 @@ use ferrocomm_core::{Error, ErrorKind, Result};
 use ferrocomm_nccl_sys::symbol;
 use ferrocomm_nccl_sys::sys::ncclResult_t;
 
-use crate::driver::driver;
+use crate::driver::{Device, driver};
 use crate::errors;
 use crate::library::library;
 
@@ -29,6 +29,15 @@ pub fn allocate(bytes: usize) -> Result<NonNull<u8>> {
         Error::new(ErrorKind::Resources, "ncclMemAlloc gave no memory")
             .got(format!("{bytes} bytes"))
     })
+}
+
+/// As `allocate`, on device number `device`.
+///
+/// # Errors
+/// As `allocate`; `InvalidArgument`, when there is no such device.
+pub fn allocate_on(device: i32, bytes: usize) -> Result<NonNull<u8>> {
+    let _entered = Device::open(device)?.enter()?;
+    allocate(bytes)
 }
 
 /// Gives back what `allocate` returned as `address`.
