@@ -80,7 +80,7 @@ typedef struct fc_op_options {
     /**
      * of `nccl`: not 0 runs the operation on `stream` though a work is asked for
      */
-    int32_t on_stream;
+    int64_t on_stream;
 } fc_op_options;
 
 /**
@@ -146,7 +146,7 @@ typedef struct fc_comm_options {
     /**
      * of `nccl`: number of the device, as CUDA counts them in this process
      */
-    int32_t device;
+    int64_t device;
 } fc_comm_options;
 
 /**

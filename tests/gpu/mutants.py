@@ -29,6 +29,8 @@ class Mutant:
     old: str
     new: str
     words: tuple[str, ...] = ("programs.py",)
+    # what rank 0 prints when all is well
+    says: str = ""
 
 
 MUTANTS = [
@@ -72,8 +74,8 @@ MUTANTS = [
     Mutant(
         "the end is recorded before the operation",
         "group.rs",
-        "        start.record(stream)?;\n        put",
-        "        start.record(stream)?;\n        end.record(stream)?;\n        put",
+        "Deadline::after(call.timeout))?;\n        end.record(stream)?;\n        let flight",
+        "Deadline::after(call.timeout))?;\n        let flight",
     ),
     Mutant(
         "every rank of a split passes the same key",
@@ -88,6 +90,7 @@ MUTANTS = [
         "if self.start.has_come()? {",
         "if false {",
         ("failing.py", "time_out"),
+        "time-out: the operation did not end on the device in time",
     ),
     Mutant(
         "asynchronous errors are not looked at",
@@ -95,6 +98,7 @@ MUTANTS = [
         "        match unsafe { async_result(self.nccl, comm) } {\n            Ok(",
         "        match Ok(ncclResult_t::ncclSuccess) {\n            Ok(",
         ("failing.py", "killed"),
+        "FAILED DistBackendError peer lost",
     ),
     Mutant(
         "a captured operation runs beside the capture",
@@ -119,12 +123,13 @@ def build(source: Path) -> str:
     return "" if done.returncode == 0 else done.stderr
 
 
-def found_by(words: tuple[str, ...], folder: Path) -> str:
+def found_by(mutant: Mutant, folder: Path) -> str:
     """What notices the fault: the last line of a rank that failed; empty when all went well."""
     extra = {
         "TORCH_DISTRIBUTED_USE_TORCHCOMMS": "1",
         "LD_LIBRARY_PATH": str(BUILD / "target" / "release"),
     }
+    words = mutant.words
     command = [sys.executable, str(HERE / words[0]), *words[1:]]
     for rank in sim.run(command, 2, extra, SECONDS, folder):
         if rank.killed:
@@ -133,6 +138,8 @@ def found_by(words: tuple[str, ...], folder: Path) -> str:
         if rank.status != expected:
             lines = [line for line in rank.output.splitlines() if "Error" in line]
             return (lines or ["status " + str(rank.status)])[-1].strip()[-110:]
+        if rank.rank == 0 and mutant.says not in rank.output:
+            return f"rank 0 does not say {mutant.says!r}"
     return ""
 
 
@@ -155,7 +162,7 @@ def main() -> int:
             continue
         file.write_text(text.replace(mutant.old, mutant.new))
         complaint = build(source)
-        verdict = complaint[-300:] if complaint else found_by(mutant.words, folder)
+        verdict = complaint[-300:] if complaint else found_by(mutant, folder)
         missed += not verdict or bool(complaint)
         print(f"{mutant.name:62} {verdict or 'NOT FOUND'}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} found")

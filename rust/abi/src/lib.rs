@@ -152,7 +152,7 @@ pub struct fc_comm_options {
     /// number of hints
     pub hint_count: usize,
     /// of `nccl`: number of the device, as CUDA counts them in this process
-    pub device: i32,
+    pub device: i64,
 }
 
 /// Optional arguments of one operation. Start from `fc_op_options_init`; NULL means all defaults.
@@ -170,7 +170,7 @@ pub struct fc_op_options {
     /// only been put there when the call returns; with one it runs beside it.
     pub stream: *mut c_void,
     /// of `nccl`: not 0 runs the operation on `stream` though a work is asked for
-    pub on_stream: i32,
+    pub on_stream: i64,
 }
 
 /// Receives the answer of one store call. `data` and `message` are borrowed for the call.

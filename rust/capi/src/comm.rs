@@ -7,7 +7,9 @@ use ferrocomm_abi::*;
 use ferrocomm_core::Result;
 use ferrocomm_engine::{Backend, Communicator, CommunicatorOptions};
 
-use crate::ffi::{self, Handle, Out, SizeTagged, guard, guard_poisoning, guard_value, null};
+use crate::ffi::{
+    self, Handle, Out, SizeTagged, guard, guard_poisoning, guard_value, invalid, null,
+};
 use crate::status::c_string;
 use crate::store::TableStore;
 use crate::text::{fc_string, give_text};
@@ -123,7 +125,9 @@ unsafe fn options_of(options: *const fc_comm_options) -> Result<CommunicatorOpti
         rank: options.rank,
         size: options.comm_size,
         timeout: ffi::timeout(options.timeout_ns)?,
-        device: options.device,
+        device: i32::try_from(options.device).map_err(|_| {
+            invalid("there is no such device").got(format!("device {}", options.device))
+        })?,
         hints,
     })
 }
