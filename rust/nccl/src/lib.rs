@@ -6,6 +6,7 @@
 mod bootstrap;
 mod bounded;
 mod capture;
+mod comm;
 mod driver;
 mod errors;
 mod events;
@@ -14,13 +15,14 @@ mod group;
 mod handle;
 mod hints;
 mod issuing;
+mod joining;
 mod library;
 mod memory;
 mod plan;
 mod reductions;
 mod watchdog;
 
-pub use group::{GroupOptions, OnFatal, create};
+pub use joining::{GroupOptions, OnFatal, create};
 pub use library::{describe, locate, usable};
 pub use memory::{allocate, allocate_on, release};
 pub use reductions::reduction_supported;
