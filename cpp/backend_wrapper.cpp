@@ -180,6 +180,11 @@ BackendWrapper::BaseWork BackendWrapper::barrier(const c10d::BarrierOptions& opt
 }
 
 void BackendWrapper::monitoredBarrier(const c10d::BarrierOptions& opts, bool name_all) {
+  if (!comm_->device().is_cpu()) {
+    throw_status(FC_ERR_UNSUPPORTED, "not supported: monitored_barrier is for CPU groups" +
+                                         to_string(comm_->site("monitored_barrier")) +
+                                         "; use a gloo group for it");
+  }
   const auto timeout =
       opts.timeout == c10d::kUnsetTimeout ? std::chrono::milliseconds(0) : opts.timeout;
   monitored_barrier(*comm_, timeout, name_all, monitored_barriers_++);

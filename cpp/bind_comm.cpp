@@ -227,7 +227,7 @@ void bind_work(py::module_& module) {
             self.work->wait(timeout.value_or(std::chrono::milliseconds(0)));
           },
           py::arg("timeout") = py::none())
-      .def("wait_blocking", [](const TorchWork& self) { self.work->wait(); })
+      .def("wait_blocking", [](const TorchWork& self) { self.work->wait_blocking(); })
       .def("is_completed", [](const TorchWork& self) { return self.work->isCompleted(); })
       .def_property_readonly("status", status_of)
       .def("exception", exception_of)

@@ -205,7 +205,8 @@ WorkPtr TorchComm::all_to_all(const Tensors& outputs, const Tensors& inputs,
   return operation.finish();
 }
 
-// Always the call with counts: a rank that names equal split sizes must meet one that names none.
+// On the host always the call with counts: a rank that names equal split sizes must meet one that
+// names none.
 WorkPtr TorchComm::all_to_all_single(const at::Tensor& output, const at::Tensor& input,
                                      const Splits& output_splits, const Splits& input_splits,
                                      const CallOptions& call) {
@@ -222,6 +223,15 @@ WorkPtr TorchComm::all_to_all_single(const at::Tensor& output, const at::Tensor&
   stage.require_count("the part of the output that comes from this rank itself", out.counts[own],
                       in.counts[own]);
   operation.add_output(output);
+  // On a device, ranks that name no split sizes meet in the call that its library has for equal
+  // parts.
+  if (!device_.is_cpu() && output_splits.empty() && input_splits.empty()) {
+    operation.issue([&](const fc_op_options* options, fc_work** work) {
+      return fc_comm_all_to_all(handle(), from.data, to.data, in.counts[own], to.dtype, options,
+                                work);
+    });
+    return operation.finish();
+  }
   operation.issue([&](const fc_op_options* options, fc_work** work) {
     return fc_comm_all_to_all_v(handle(), in.const_data.data(), in.counts.data(), out.data.data(),
                                 out.counts.data(), to.dtype, options, work);

@@ -67,6 +67,7 @@ std::shared_ptr<TorchComm> TorchComm::create(const CommSpec& spec,
   options.timeout_ns = to_ns(spec.timeout);
   options.hints = hints.data();
   options.hint_count = hints.size();
+  options.device = spec.device.has_index() ? spec.device.index() : 0;
   fc_store_table table = store_table(store);
   fc_comm* comm = nullptr;
   check(without_gil([&] { return fc_comm_create(&options, &table, &comm); }));

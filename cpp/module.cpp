@@ -104,6 +104,12 @@ void bind_functions(py::module_& module) {
              py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_ms"),
              py::arg("hints"));
   module.def("_engine_info", engine_info);
+  module.def(
+      "_locate_nccl",
+      [](const std::optional<std::string>& path) {
+        check(fc_nccl_locate(path ? path->c_str() : nullptr));
+      },
+      py::arg("path"));
   module.def("_recorder_dump", recorder_dump, py::arg("max_entries"), py::arg("only_active"));
   module.def("_recorder_reset", [] { check(fc_recorder_reset()); });
   module.def("_register_backend_name",

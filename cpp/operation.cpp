@@ -6,17 +6,18 @@ namespace ferrocomm {
 Operation::Operation(const TorchComm& comm, c10d::OpType type, const char* name,
                      const CallOptions& call)
     : rank_(comm.rank()),
+      device_(comm.device()),
       type_(type),
       site_(comm.site(name)),
       call_(call),
-      state_(call.group
-                 ? call.group
-                 : std::make_shared<OperationState>(comm.shared_handle(), site_, call.timeout)),
+      state_(call.group ? call.group
+                        : std::make_shared<OperationState>(comm.shared_handle(), comm.device(),
+                                                           site_, call.timeout)),
       stage_(site_, comm.device(), state_->holdings()) {}
 
 Operation::~Operation() {
   if (finished_ || call_.group) return;
-  state_->publish(false);
+  state_->publish(false, false);
   state_->watch();
 }
 
@@ -30,7 +31,7 @@ WorkPtr Operation::member(c10d::OpType type) const {
 
 WorkPtr Operation::finish() {
   finished_ = true;
-  if (!call_.group) state_->publish(true);
+  if (!call_.group) state_->publish(true, !call_.async);
   return member(type_);
 }
 

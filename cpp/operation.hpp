@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "python_runtime.hpp"
+#include "streams.hpp"
 #include "work.hpp"
 
 namespace ferrocomm {
@@ -47,7 +48,13 @@ class Operation {
     options.timeout_ns = std::chrono::nanoseconds(call_.timeout).count();
     options.premul_factor = factor;
     fc_work* work = nullptr;
-    fc_work** slot = call_.async ? &work : nullptr;
+    // On streams nothing is over when the call returns, so there is always a work.
+    const bool wanted = call_.async || has_streams(device_);
+    fc_work** slot = wanted ? &work : nullptr;
+    if (has_streams(device_)) {
+      options.stream = driver_handle(current_stream(device_));
+      options.on_stream = call_.async ? 0 : 1;
+    }
     check(without_gil([&] { return start(&options, slot); }));
     if (work != nullptr) state_->add_work(WorkHandle(work));
   }
@@ -62,6 +69,7 @@ class Operation {
 
  private:
   const int rank_;
+  const at::Device device_;
   const c10d::OpType type_;
   const Site site_;
   CallOptions call_;

@@ -1,6 +1,7 @@
 #include "work.hpp"
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
 
 #include "python_runtime.hpp"
 #include "run_later.hpp"
@@ -26,8 +27,9 @@ std::string failure_text(const fc_work* work) {
 
 }  // namespace
 
-OperationState::OperationState(CommHandle comm, Site site, std::chrono::milliseconds timeout)
-    : comm_(std::move(comm)), site_(site), timeout_(timeout), key_(next_key++) {}
+OperationState::OperationState(CommHandle comm, at::Device device, Site site,
+                               std::chrono::milliseconds timeout)
+    : comm_(std::move(comm)), device_(device), site_(site), timeout_(timeout), key_(next_key++) {}
 
 std::chrono::milliseconds OperationState::timeout() const {
   if (timeout_.count() > 0) return timeout_;
@@ -42,11 +44,59 @@ void OperationState::add_work(WorkHandle work) {
   parts_.push_back(std::move(work));
 }
 
-void OperationState::publish(bool whole) {
+void OperationState::publish(bool whole, bool on_stream) {
   whole_ = whole;
   if (parts_.empty()) sequence_ = fc_comm_sequence(comm_.get());
+  if (has_streams(device_) && !parts_.empty()) {
+    captured_ = fc_work_is_captured(parts_.front().get()) != 0;
+    if (captured_) keep_for_graph();
+    if (on_stream) on_stream_ = current_stream(device_);
+  }
   phase_.store(Phase::kPending, std::memory_order_release);
   if (parts_.empty()) settle();
+  if (on_stream_) join_current_stream();
+}
+
+// The graph uses the tensors' memory whenever it is launched, until it is destroyed.
+void OperationState::keep_for_graph() {
+  auto* kept = new std::vector<at::Tensor>(holdings_.tensors);
+  const auto let_go = [](void* context) {
+    auto* tensors = static_cast<std::vector<at::Tensor>*>(context);
+    run_later([tensors] { delete tensors; });
+  };
+  check(fc_work_keep(parts_.front().get(), let_go, kept));
+}
+
+void OperationState::synchronize(std::chrono::milliseconds timeout) {
+  if (!has_streams(device_) || timeout.count() > 0) {
+    wait(timeout);
+    if (!has_streams(device_)) return;
+  }
+  require_published();
+  join_current_stream();
+}
+
+void OperationState::join_current_stream() {
+  const auto stream = current_stream(device_);
+  // What is on the stream behind the operation itself waits for it anyway.
+  if (!on_stream_ || *on_stream_ != stream) {
+    for (const auto& part : parts_) {
+      if (fc_work_wait_on(part.get(), driver_handle(stream)) == FC_OK) continue;
+      const std::string text = fc_last_error();
+      wait({});  // raises what the operation failed with
+      throw_status(FC_ERR_STATE, text);
+    }
+  }
+  if (joined_.load(std::memory_order_acquire)) return;
+  Holdings dropped;
+  {
+    std::lock_guard<std::mutex> lock(joining_);
+    if (joined_) return;
+    holdings_.copy_back();
+    if (!captured_) record_on(stream, holdings_.tensors);
+    dropped = std::exchange(holdings_, {});
+    joined_.store(true, std::memory_order_release);
+  }
 }
 
 void OperationState::require_published() const {
@@ -130,7 +180,7 @@ void OperationState::settle() {
   }
   if (status != FC_OK) {
     error_ = to_exception(status, text);
-  } else {
+  } else if (!has_streams(device_)) {
     try {
       holdings_.copy_back();
     } catch (...) {
@@ -140,7 +190,14 @@ void OperationState::settle() {
   }
   status_ = status;
   // Dropped after the phase is out: a tensor may need the GIL, which a waiter of ours may hold.
-  const Holdings dropped = std::exchange(holdings_, {});
+  Holdings dropped;
+  {
+    std::lock_guard<std::mutex> lock(joining_);
+    // Copies back go to the stream of whoever waits, who then sees them; so they wait for that.
+    if (!has_streams(device_) || status != FC_OK || holdings_.copy_backs.empty()) {
+      dropped = std::exchange(holdings_, {});
+    }
+  }
   phase_.store(Phase::kSettled, std::memory_order_release);
   phase_.notify_all();
 }
@@ -170,14 +227,61 @@ void OperationState::watch() {
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationState::future() {
   require_published();
+  std::vector<c10::Device> devices;
+  if (has_streams(device_)) devices.push_back(device_);
   c10::intrusive_ptr<c10::ivalue::Future> future;
+  bool fresh = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!future_) {
-      future_ =
-          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+      future_ = c10::make_intrusive<c10::ivalue::Future>(
+          c10::ListType::create(c10::TensorType::get()), devices);
+      fresh = true;
+      // On streams whoever made it completes it.
+      if (has_streams(device_)) future_completed_ = true;
     }
     future = future_;
+  }
+  if (has_streams(device_)) {
+    if (fresh) complete_on_stream(future);
+    return future;
+  }
+  if (is_complete()) {
+    complete_future();
+  } else {
+    watch();
+  }
+  return future;
+}
+
+// Complete at once: whoever waits for the future waits on a stream, as with the work itself.
+void OperationState::complete_on_stream(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
+  try {
+    const bool beside = !on_stream_ && !captured_ && holdings_.copy_backs.empty();
+    std::optional<c10::StreamGuard> guard;
+    if (beside) {
+      guard.emplace(spare_stream(device_));
+      for (const auto& part : parts_) {
+        check(fc_work_wait_on(part.get(), driver_handle(current_stream(device_))));
+      }
+    } else {
+      join_current_stream();
+    }
+    future->markCompleted(c10::IValue(outputs_));
+  } catch (...) {
+    future->setError(std::current_exception());
+  }
+  if (holds()) watch();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> OperationState::result_future() {
+  require_published();
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!result_future_)
+      result_future_ = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+    future = result_future_;
   }
   if (is_complete()) {
     complete_future();
@@ -188,6 +292,16 @@ c10::intrusive_ptr<c10::ivalue::Future> OperationState::future() {
 }
 
 void OperationState::complete_future() {
+  c10::intrusive_ptr<c10::ivalue::Future> result;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    result = std::exchange(result_future_, nullptr);
+  }
+  if (result) {
+    const auto verdict = error_ ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
+    result->markCompleted(c10::IValue(static_cast<int64_t>(verdict)));
+  }
+
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -202,22 +316,25 @@ void OperationState::complete_future() {
 }
 
 CommWork::~CommWork() {
-  if (state_->status() == FC_IN_PROGRESS) state_->watch();
+  if (state_->holds() && state_->status() == FC_IN_PROGRESS) state_->watch();
 }
 
 bool CommWork::wait(std::chrono::milliseconds timeout) {
-  state_->wait(timeout);
+  state_->synchronize(timeout);
   return true;
 }
 
+// Without streams it only looks: c10d calls it on what is complete.
+void CommWork::synchronize() {
+  if (state_->has_device_streams()) {
+    state_->synchronize(kNoTimeout);
+  } else {
+    state_->is_complete();
+  }
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> CommWork::getFutureResult() {
-  return getFuture()->then(
-      [](c10::ivalue::Future& done) {
-        const auto result =
-            done.hasError() ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
-        return c10::IValue(static_cast<int64_t>(result));
-      },
-      c10::IntType::get());
+  return state_->result_future();
 }
 
 }  // namespace ferrocomm

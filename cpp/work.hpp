@@ -2,8 +2,11 @@
 //
 // `OperationState` owns what the operation needs until it is complete, whoever drops what; several
 // works may look at one state (the members of a coalesced group). Nothing here runs on an engine
-// thread but `on_complete`, which only hands over: dropping a tensor or completing a future may
-// take the GIL.
+// thread but `on_complete` and `let_go`, which only hand over: dropping a tensor or completing a
+// future may take the GIL.
+//
+// On a device with streams a wait makes the current stream wait, not the host. From then on the
+// stream keeps the tensors' memory, so they are let go there and then.
 #pragma once
 
 #include <torch/headeronly/version.h>
@@ -12,17 +15,19 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "handles.hpp"
+#include "streams.hpp"
 #include "tensors.hpp"
 
 namespace ferrocomm {
 
 class OperationState : public std::enable_shared_from_this<OperationState> {
  public:
-  OperationState(CommHandle comm, Site site, std::chrono::milliseconds timeout);
+  OperationState(CommHandle comm, at::Device device, Site site, std::chrono::milliseconds timeout);
 
   // ---- while it is built, by one thread
 
@@ -30,18 +35,24 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   void add_output(const at::Tensor& tensor) { outputs_.push_back(tensor); }
   void add_work(WorkHandle work);
   /// From here on any thread may look. `whole`: everything was issued; else what was issued goes on
-  /// and the operation fails. A state without works is complete.
-  void publish(bool whole);
+  /// and the operation fails. A state without works is complete. `on_stream`: it was put on the
+  /// current stream of its device.
+  void publish(bool whole, bool on_stream);
 
   // ---- afterwards, any thread
 
-  /// Waits for the operation and raises its failure. When `timeout` is positive and passes first,
-  /// the operation fails with a time-out; an interrupt ends the wait alone.
+  /// Makes the current stream wait, or without streams, or with a `timeout`, the host.
+  void synchronize(std::chrono::milliseconds timeout);
+  /// Waits on the host for the operation and raises its failure. When `timeout` is positive and
+  /// passes first, the operation fails with a time-out; an interrupt ends the wait alone.
   void wait(std::chrono::milliseconds timeout);
   /// Looks, without blocking.
   bool is_complete();
   /// Null unless the operation is known to have failed.
   std::exception_ptr failure() const;
+  bool has_device_streams() const { return has_streams(device_); }
+  /// Whether tensors are held until the operation is complete.
+  bool holds() const { return !joined_.load(std::memory_order_acquire) && !settled(); }
   /// FC_IN_PROGRESS, FC_OK, or the status of the failure.
   fc_status status();
   /// Ends pending point-to-point operations.
@@ -49,6 +60,8 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   /// Makes the engine's completion reach `settle`, so that nobody has to wait.
   void watch();
   c10::intrusive_ptr<c10::ivalue::Future> future();
+  /// Completed with a `WorkResult` when the operation has ended on the device.
+  c10::intrusive_ptr<c10::ivalue::Future> result_future();
 
   const std::vector<at::Tensor>& outputs() const { return outputs_; }
   int source() const { return source_.load(); }
@@ -60,6 +73,9 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   enum class Phase { kBuilding, kPending, kSettling, kSettled };
 
   static void on_complete(void* watch, fc_status status, const char* message);
+  void keep_for_graph();
+  void join_current_stream();
+  void complete_on_stream(const c10::intrusive_ptr<c10::ivalue::Future>& future);
   bool settled() const { return phase_.load(std::memory_order_acquire) == Phase::kSettled; }
   void require_published() const;
   void wait_for_parts(std::chrono::milliseconds timeout);
@@ -67,11 +83,15 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   void complete_future();
 
   const CommHandle comm_;  // works outlive the last reference of a user to the communicator
+  const at::Device device_;
   const Site site_;
   const std::chrono::milliseconds timeout_;
   const uint64_t key_;
   uint64_t sequence_ = 0;
   bool whole_ = false;
+  bool captured_ = false;
+  // The stream that the operation itself is on, where it is the caller's.
+  std::optional<c10::Stream> on_stream_;
 
   Holdings holdings_;
   std::vector<at::Tensor> outputs_;
@@ -82,11 +102,17 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   std::exception_ptr error_;
   fc_status status_ = FC_IN_PROGRESS;
 
+  // A stream waits for the operation: what it wrote has been copied back, and its tensors are let
+  // go.
+  std::atomic<bool> joined_{false};
+  std::mutex joining_;
+
   std::atomic<int> source_{-1};
   std::atomic<bool> watched_{false};
 
   std::mutex mutex_;  // of the members below; nothing is called under it
   c10::intrusive_ptr<c10::ivalue::Future> future_;
+  c10::intrusive_ptr<c10::ivalue::Future> result_future_;
   bool future_completed_ = false;
 };
 
@@ -102,8 +128,10 @@ class CommWork final : public c10d::Work {
   std::exception_ptr exception() const override { return state_->failure(); }
   int sourceRank() const override { return state_->source(); }
   std::vector<at::Tensor> result() override { return state_->outputs(); }
-  void synchronize() override { state_->is_complete(); }
+  void synchronize() override;
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  /// Blocks the host, whatever the device.
+  void wait_blocking() { state_->wait(kNoTimeout); }
   void abort() override { state_->cancel(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return state_->future(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;

@@ -71,6 +71,16 @@ typedef struct fc_op_options {
      * factor of `FC_REDUCE_PREMUL_SUM`
      */
     double premul_factor;
+    /**
+     * of `nccl`: the stream (`CUstream`, `cudaStream_t`) that the caller works on; NULL: the default
+     * stream. The operation comes after what is on it. Without a work it runs on this stream, and has
+     * only been put there when the call returns; with one it runs beside it.
+     */
+    void *stream;
+    /**
+     * of `nccl`: not 0 runs the operation on `stream` though a work is asked for
+     */
+    int64_t on_stream;
 } fc_op_options;
 
 /**
@@ -106,7 +116,7 @@ typedef struct fc_comm_options {
      */
     size_t size;
     /**
-     * engine: `host` (or `gloo`, the name torch uses for it); nul-terminated
+     * engine: `host` (or `gloo`, the name torch uses for it), or `nccl`; nul-terminated
      */
     const char *backend;
     /**
@@ -133,6 +143,10 @@ typedef struct fc_comm_options {
      * number of hints
      */
     size_t hint_count;
+    /**
+     * of `nccl`: number of the device, as CUDA counts them in this process
+     */
+    int64_t device;
 } fc_comm_options;
 
 /**
@@ -217,6 +231,12 @@ typedef void (*fc_log_callback)(void *ctx,
  * A non-zero answer ends the wait with `FC_ERR_INTERRUPTED`.
  */
 typedef int32_t (*fc_interrupt_callback)(void *ctx);
+
+/**
+ * Told once that nothing uses the buffers of an operation any more. Runs on any thread, with no engine
+ * lock held.
+ */
+typedef void (*fc_release_callback)(void *ctx);
 
 /**
  * Told once when a work is complete, with its status and the text of its failure (empty on
@@ -500,7 +520,7 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Sets `options` to defaults: the communicator's time-out, a factor of 1.
+ * Sets `options` to defaults: the communicator's time-out, a factor of 1, the default stream.
  */
 void fc_op_options_init(struct fc_op_options *options);
 
@@ -561,7 +581,7 @@ fc_status fc_comm_create(const struct fc_comm_options *options,
  * Makes a communicator of some ranks of `parent`. Every rank of `parent` calls it, in the same
  * order as its collectives, each with the `n` ranks of the group it will be in, in the order they
  * will have there. `*out` receives an owned communicator, or NULL on a rank that is not in
- * `ranks`. Moves no data and asks no store. `timeout_ns` is the new communicator's default
+ * `ranks`. Asks no store; `host` moves no data either, `nccl` waits for all ranks. `timeout_ns` is the new communicator's default
  * time-out; 0: the parent's.
  */
 fc_status fc_comm_split(struct fc_comm *parent,
@@ -646,10 +666,16 @@ void fc_comm_destroy(struct fc_comm *comm);
 
 /**
  * What this library is and serves, as JSON: {"version", "abi", "backends": [{"name", "aliases",
- * "usable", "reason"}], "transports": [..], "recorder_entries", "communicators": [..]},
+ * "usable", "reason", "findings": {..}}], "transports": [..], "recorder_entries", "communicators": [..]},
  * each communicator as `fc_comm_info` has it. `*json` receives an owned string.
  */
 fc_status fc_engine_info(struct fc_string **json);
+
+/**
+ * Tells where NCCL's library lies in the client's installation; NULL forgets it. It comes after
+ * `FERROCOMM_NCCL_LIB` and a copy that the process has mapped, and counts until the library is loaded.
+ */
+fc_status fc_nccl_locate(const char *path);
 
 /**
  * Size of one element of `dtype` in bytes.
@@ -692,6 +718,24 @@ fc_status fc_mem_alloc(const char *backend,
  * `FC_ERR_FORKED`.
  */
 fc_status fc_mem_free(const char *backend, void *memory);
+
+/**
+ * Memory of `bytes` bytes on GPU number `device` that NCCL can register with every transport; NULL when
+ * there is none to be had, with the reason as the last error. In the form that torch's pluggable
+ * allocators have, for memory pools; `stream` does not matter. Given back with `fc_nccl_pool_free`.
+ */
+void *fc_nccl_pool_alloc(ptrdiff_t bytes,
+                         int32_t device,
+                         void *stream);
+
+/**
+ * Gives back `memory`, which `fc_nccl_pool_alloc` handed out and no operation uses any more; NULL does
+ * nothing. The other arguments are there for the form.
+ */
+void fc_nccl_pool_free(void *memory,
+                       ptrdiff_t bytes,
+                       int32_t device,
+                       void *stream);
 
 /**
  * Copies `count` elements of `buffer` on `root` to `buffer` on every other rank. `options` and
@@ -931,6 +975,27 @@ void fc_string_destroy(struct fc_string *string);
  * `FC_ERR_INTERRUPTED` ends the wait, not the operation.
  */
 fc_status fc_work_wait(struct fc_work *work, int64_t timeout_ns);
+
+/**
+ * Makes `stream` wait until the operation is complete, and returns at once; fails with the operation's
+ * failure when that is known already. For an engine without streams it is `fc_work_wait`.
+ */
+fc_status fc_work_wait_on(struct fc_work *work,
+                          void *stream);
+
+/**
+ * 1 for an operation that was captured into a CUDA graph, else 0. Such a work is complete at once, and
+ * its buffers are used whenever the graph is launched: see `fc_work_keep`.
+ */
+int32_t fc_work_is_captured(const struct fc_work *work);
+
+/**
+ * Calls `release` with `ctx` exactly once, when nothing uses the operation's buffers any more: when it
+ * is complete, or when the graph it was captured in is gone. May call it before it returns.
+ */
+fc_status fc_work_keep(struct fc_work *work,
+                       fc_release_callback release,
+                       void *ctx);
 
 /**
  * `FC_IN_PROGRESS`, `FC_OK`, or the failure; never blocks.

@@ -47,10 +47,13 @@ def new_comm(
     Returns when all ranks have joined; an error of one rank is raised on all.
 
     Args:
-        backend: `"gloo"`, the host engine.
-        device: where the tensors live; `cpu` for gloo.
-        abort_process_on_timeout_or_error: accepted for compatibility. The host engine never ends
-            the process, whatever is asked.
+        backend: `"gloo"`, the host engine, or `"nccl"`, the engine for NVIDIA GPUs.
+        device: where the tensors live; `cpu` for gloo, `cuda` for nccl. Without an index: the
+            current device when one was chosen, else LOCAL_RANK's, else by rank.
+        abort_process_on_timeout_or_error: whether a time-out or an error that a group cannot get
+            over ends the process, after its reason and the flight recorder were written. Without
+            one: TORCHCOMM_ABORT_ON_ERROR, else true. For nccl alone: the host engine never ends
+            the process.
         timeout: limit for joining and default limit of every operation. Without one: the group's
             own when torch.distributed makes the group, else TORCHCOMM_TIMEOUT_SECONDS, else 600 s.
         store: where the ranks meet. Without one: a store at MASTER_ADDR and MASTER_PORT, opened
@@ -78,21 +81,29 @@ def new_comm(
         name=name,
         enable_reconfigure=enable_reconfigure,
         hints=hints,
+        abort_process=abort_process_on_timeout_or_error,
     )
 
 
-def get_mem_allocator(backend: str) -> MemAllocator:
+def get_mem_allocator(backend: str) -> Any:
     """Memory for tensors that the backend of that name reads where it lies.
 
-    For gloo it is shared memory: in large collectives the other ranks of the machine combine and
-    copy right from the tensor. Every operation takes tensors from it and ordinary ones, and each
-    rank decides for itself. It is anonymous, reserved when a tensor is made and given back with
-    it. A forked child shares inherited tensors with its parent.
+    For nccl it is for pools, `torch.cuda.MemPool(get_mem_allocator("nccl"))`, whose memory NCCL can
+    register with every transport. For gloo it has a method `empty` and is shared memory: in large
+    collectives the other ranks of the machine combine and copy right from the tensor. Every
+    operation takes tensors from it and ordinary ones, and each rank decides for itself. It is
+    anonymous, reserved when a tensor is made and given back with it. A forked child shares
+    inherited tensors with its parent.
 
     Raises:
         TypeError, NotImplementedError, ValueError: as `new_comm` for `backend`.
     """
-    return _comms._mem_allocator(_backends.resolve(backend))
+    name = _backends.resolve(backend)
+    if name == "nccl":
+        from torchcomms import _cuda
+
+        return _cuda.pool_allocator()
+    return _comms._mem_allocator(name)
 
 
 def engine_info() -> dict[str, Any]:

@@ -5,21 +5,17 @@ Knows names alone: no torch, no extension, no engine, so that it can be imported
 
 from __future__ import annotations
 
-_BUILT = ("gloo",)
+_BUILT = ("gloo", "nccl")
 
 _UNSUPPORTED = {
     "ncclx": (
         "backend 'ncclx' is not supported through this package: use 'nccl', "
         "NVIDIA's own library, for CUDA tensors"
     ),
-    "nccl": (
-        "backend 'nccl' is not available yet in this version of ferrocomm: 'gloo' serves CPU "
-        "tensors, and without torchcomms torch's own nccl serves CUDA tensors"
-    ),
 }
 
-# Devices a backend accepts. CUDA tensors reach no built backend in this version.
-_DEVICES = {"gloo": ("cpu",)}
+# Devices a backend accepts.
+_DEVICES = {"gloo": ("cpu",), "nccl": ("cuda",)}
 
 
 def built() -> list[str]:

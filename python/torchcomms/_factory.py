@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from torchcomms import _backends, _ranks, _stores
+from torchcomms import _backends, _cuda, _ranks, _stores
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,7 @@ def create(
     name: str | None,
     enable_reconfigure: bool,
     hints: Mapping[str, str] | None,
+    abort_process: bool | None = None,
 ) -> TorchComm:
     """Joins the ranks of the job into a communicator; see `torchcomms.new_comm`."""
     import torch
@@ -55,6 +56,10 @@ def create(
         )
     checked_hints = _checked_hints(hints)
     position = _ranks.rank_and_size()
+    if engine == "nccl":
+        _cuda.locate()
+        device = _cuda.with_index(device, position.rank)
+        checked_hints.setdefault(_cuda.ABORT_HINT, _cuda.abort_process(abort_process))
     limit = _limit(timeout, store)
     label = _next_name() if name is None else str(name)
     if store is None:

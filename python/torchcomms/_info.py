@@ -11,18 +11,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torchcomms import _backends, _build_info, _comms
+from torchcomms import _backends, _build_info, _comms, _cuda
 
 
 def collect() -> dict[str, Any]:
     """Facts about this process, as plain data.
 
     `package`, `engine`, `abi`: versions. `torch`: `built_for` and `running`. `switch`: whether
-    torch found this package and whether `use_torchcomms` is on. `backends`: `name`, `usable` and,
-    where it is not, the `reason`. `transports`: names. `groups`: one entry per live process group
-    of torch.distributed and device, with `served_by` (`ferrocomm` or `torch`). `communicators`: all
+    torch found this package and whether `use_torchcomms` is on. `backends`: `name`, `usable`,
+    where it is not the `reason`, and the `findings` of its engine on this machine, such as NCCL's
+    path and version. `transports`: names. `groups`: one entry per live process group of
+    torch.distributed and device, with `served_by` (`ferrocomm` or `torch`). `communicators`: all
     that live in the engine, with state, transport and counters, whether a group has them or not.
     """
+    _cuda.locate()
     engine = json.loads(_comms._engine_info())
     return {
         "package": _build_info.VERSION,
@@ -53,6 +55,7 @@ def readable(facts: dict[str, Any]) -> str:
     for backend in facts["backends"]:
         state = "usable" if backend["usable"] else f"not usable: {backend['reason']}"
         lines.append(f"  {backend['name']:<10}{state}")
+        lines += [f"            {name}: {text}" for name, text in backend["findings"].items()]
     lines.append("groups of torch.distributed in this process")
     lines += [_group_line(group) for group in facts["groups"]] or ["  none"]
     lines.append("communicators in this process")
@@ -82,10 +85,13 @@ def _backend_facts(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "usable": engine is not None and engine["usable"],
                 "reason": reason,
                 "engine": None if engine is None else engine["name"],
+                "findings": {} if engine is None else engine["findings"],
             }
         )
     for name, reason in _backends.unsupported().items():
-        facts.append({"name": name, "usable": False, "reason": reason, "engine": None})
+        facts.append(
+            {"name": name, "usable": False, "reason": reason, "engine": None, "findings": {}}
+        )
     return facts
 
 

@@ -60,7 +60,8 @@ static void options(fc_comm* comm) {
   struct {
     fc_op_options known;
     int64_t newer;
-  } grown = {{0, 0, 0}, 0};
+  } grown;
+  memset(&grown, 0, sizeof grown);
   fc_op_options_init(&grown.known);
   grown.known.size = sizeof grown;
   CHECK_OK(fc_comm_barrier(comm, &grown.known, NULL));
@@ -115,8 +116,11 @@ static void queries(void) {
   CHECK_OK(fc_reduction_supported("gloo", FC_REDUCE_SUM, FC_DTYPE_BFLOAT16));
   CHECK_STATUS(FC_ERR_UNSUPPORTED,
                fc_reduction_supported("host", FC_REDUCE_MAX, FC_DTYPE_COMPLEX64));
-  CHECK_STATUS(FC_ERR_UNSUPPORTED, fc_reduction_supported("nccl", FC_REDUCE_SUM, 11));
-  CHECK_TEXT("nccl");
+  CHECK_OK(fc_reduction_supported("nccl", FC_REDUCE_SUM, FC_DTYPE_FLOAT32));
+  CHECK_STATUS(FC_ERR_UNSUPPORTED, fc_reduction_supported("nccl", FC_REDUCE_BAND, FC_DTYPE_INT32));
+  CHECK_TEXT("BAND of int32");
+  CHECK_STATUS(FC_ERR_UNSUPPORTED, fc_reduction_supported("mpi", FC_REDUCE_SUM, 11));
+  CHECK_TEXT("mpi");
   CHECK(strcmp(fc_status_name(FC_ERR_PEER_LOST), "peer_lost") == 0, "a status' name");
   CHECK(strcmp(fc_status_name(12345), "unknown") == 0, "no status' name");
   CHECK(fc_abi_version() == FC_ABI_VERSION, "header and library agree");

@@ -185,4 +185,4 @@ def test_shortage_and_wrong_names_are_errors():
     with pytest.raises(ValueError, match="unknown backend"):
         torchcomms.get_mem_allocator("mpi")
     with pytest.raises(NotImplementedError):
-        torchcomms.get_mem_allocator("nccl")
+        torchcomms.get_mem_allocator("ncclx")

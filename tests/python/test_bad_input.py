@@ -136,8 +136,11 @@ def bad_makers(me: Rank) -> None:
         torchcomms.new_comm(None, "cpu")
     with pytest.raises(ValueError, match=r"'gloo' serves cpu tensors, got device 'cuda'"):
         torchcomms.new_comm("gloo", torch.device("cuda:0"))
-    with pytest.raises(NotImplementedError, match=r"'nccl' is not available yet.*gloo"):
-        torchcomms.new_comm("nccl", torch.device("cuda:0"))
+    with pytest.raises(ValueError, match=r"'nccl' serves cuda tensors, got device 'cpu'"):
+        torchcomms.new_comm("nccl", "cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(NotImplementedError, match=r"no NVIDIA driver.*gloo serves CPU tensors"):
+            torchcomms.new_comm("nccl", torch.device("cuda"), store=me.store())
     with pytest.raises(NotImplementedError, match="enable_reconfigure=True is not supported yet"):
         torchcomms.new_comm("gloo", "cpu", enable_reconfigure=True)
     with pytest.raises(TypeError, match="timeout must be a timedelta"):

@@ -57,7 +57,12 @@ def test_command_line():
     assert facts["switch"] == {"torch_found_torchcomms": True, "use_torchcomms": False}
     backends = {b["name"]: b for b in facts["backends"]}
     assert backends["gloo"]["usable"]
-    assert not backends["nccl"]["usable"]
+    nccl = backends["nccl"]
+    if not torch.cuda.is_available():
+        assert not nccl["usable"]
+        assert "no NVIDIA driver is installed" in nccl["reason"]
+    assert nccl["findings"]["nccl_path"].endswith("libnccl.so.2")
+    assert nccl["findings"]["nccl_version"].startswith("2.")
     assert "not supported" in backends["ncclx"]["reason"]
     assert set(facts["transports"]) >= {"shm", "tcp"}
     text = _info.readable(facts)

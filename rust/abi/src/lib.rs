@@ -137,7 +137,7 @@ pub struct fc_hint {
 pub struct fc_comm_options {
     /// `sizeof(fc_comm_options)` of the client; set by `fc_comm_options_init`
     pub size: usize,
-    /// engine: `host` (or `gloo`, the name torch uses for it); nul-terminated
+    /// engine: `host` (or `gloo`, the name torch uses for it), or `nccl`; nul-terminated
     pub backend: *const c_char,
     /// name of the communicator, the same on every rank; nul-terminated
     pub name: *const c_char,
@@ -151,6 +151,8 @@ pub struct fc_comm_options {
     pub hints: *const fc_hint,
     /// number of hints
     pub hint_count: usize,
+    /// of `nccl`: number of the device, as CUDA counts them in this process
+    pub device: i64,
 }
 
 /// Optional arguments of one operation. Start from `fc_op_options_init`; NULL means all defaults.
@@ -163,6 +165,12 @@ pub struct fc_op_options {
     pub timeout_ns: i64,
     /// factor of `FC_REDUCE_PREMUL_SUM`
     pub premul_factor: f64,
+    /// of `nccl`: the stream (`CUstream`, `cudaStream_t`) that the caller works on; NULL: the default
+    /// stream. The operation comes after what is on it. Without a work it runs on this stream, and has
+    /// only been put there when the call returns; with one it runs beside it.
+    pub stream: *mut c_void,
+    /// of `nccl`: not 0 runs the operation on `stream` though a work is asked for
+    pub on_stream: i64,
 }
 
 /// Receives the answer of one store call. `data` and `message` are borrowed for the call.
@@ -230,6 +238,10 @@ pub struct fc_store_table {
 /// engine lock held.
 pub type fc_work_callback =
     Option<unsafe extern "C" fn(ctx: *mut c_void, status: fc_status, message: *const c_char)>;
+
+/// Told once that nothing uses the buffers of an operation any more. Runs on any thread, with no engine
+/// lock held.
+pub type fc_release_callback = Option<unsafe extern "C" fn(ctx: *mut c_void)>;
 
 /// Asked about every 100 ms by a thread that waits inside the engine, with no engine lock held.
 /// A non-zero answer ends the wait with `FC_ERR_INTERRUPTED`.

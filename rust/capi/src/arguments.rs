@@ -3,10 +3,11 @@
 //! This module must not know which operation they are for.
 
 use std::ffi::c_void;
+use std::time::Duration;
 
 use ferrocomm_abi::*;
 use ferrocomm_core::Result;
-use ferrocomm_core::call::{Region, Regions, Source};
+use ferrocomm_core::call::{Region, Regions, Source, Stream};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
@@ -24,9 +25,11 @@ const DEFAULTS: fc_op_options = fc_op_options {
     size: size_of::<fc_op_options>(),
     timeout_ns: 0,
     premul_factor: 1.0,
+    stream: std::ptr::null_mut(),
+    on_stream: 0,
 };
 
-/// Sets `options` to defaults: the communicator's time-out, a factor of 1.
+/// Sets `options` to defaults: the communicator's time-out, a factor of 1, the default stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_op_options_init(options: *mut fc_op_options) {
     guard_value((), || {
@@ -46,6 +49,23 @@ pub(crate) unsafe fn options_of(options: *const fc_op_options) -> Result<fc_op_o
     }
     // SAFETY: not NULL; the size is the caller's word.
     unsafe { ffi::read_sized(options) }
+}
+
+/// How an operation is called.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) stream: Stream,
+    pub(crate) on_stream: bool,
+}
+
+/// How `options` ask for an operation to be called.
+pub(crate) fn manner_of(options: &fc_op_options) -> Result<Manner> {
+    Ok(Manner {
+        timeout: ffi::timeout(options.timeout_ns)?,
+        stream: Stream(options.stream.expose_provenance()),
+        on_stream: options.on_stream != 0,
+    })
 }
 
 /// Turns the C arguments of one operation into the engine's.

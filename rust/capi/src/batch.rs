@@ -9,7 +9,7 @@ use ferrocomm_core::call::{Operation, PointToPoint, Source, Task};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_engine::Communicator;
 
-use crate::arguments::{Arguments, options_of, source_of};
+use crate::arguments::{Arguments, manner_of, options_of, source_of};
 use crate::comm::{fc_comm, with_comm};
 use crate::ffi::{self, Handle, Out, guard_poisoning};
 use crate::operation::finish;
@@ -149,10 +149,10 @@ pub unsafe extern "C" fn fc_batch_issue(
     unsafe {
         with_batch(batch, |batch| {
             let task = Task::Batch(std::mem::take(&mut batch.parts));
-            let timeout = options_of(options)
-                .and_then(|options| ffi::timeout(options.timeout_ns))
+            let manner = options_of(options)
+                .and_then(|options| manner_of(&options))
                 .map_err(|error| batch.communicator.named(error, Operation::Batch))?;
-            finish(&batch.communicator, task, Dtype::Byte, timeout, work)
+            finish(&batch.communicator, task, Dtype::Byte, manner, work)
         })
     }
 }

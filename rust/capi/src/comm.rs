@@ -7,7 +7,9 @@ use ferrocomm_abi::*;
 use ferrocomm_core::Result;
 use ferrocomm_engine::{Backend, Communicator, CommunicatorOptions};
 
-use crate::ffi::{self, Handle, Out, SizeTagged, guard, guard_poisoning, guard_value, null};
+use crate::ffi::{
+    self, Handle, Out, SizeTagged, guard, guard_poisoning, guard_value, invalid, null,
+};
 use crate::status::c_string;
 use crate::store::TableStore;
 use crate::text::{fc_string, give_text};
@@ -87,6 +89,7 @@ pub unsafe extern "C" fn fc_comm_options_init(options: *mut fc_comm_options) {
             timeout_ns: 0,
             hints: std::ptr::null(),
             hint_count: 0,
+            device: 0,
         });
         Ok(())
     });
@@ -122,6 +125,9 @@ unsafe fn options_of(options: *const fc_comm_options) -> Result<CommunicatorOpti
         rank: options.rank,
         size: options.comm_size,
         timeout: ffi::timeout(options.timeout_ns)?,
+        device: i32::try_from(options.device).map_err(|_| {
+            invalid("there is no such device").got(format!("device {}", options.device))
+        })?,
         hints,
     })
 }
@@ -151,7 +157,7 @@ pub unsafe extern "C" fn fc_comm_create(
 /// Makes a communicator of some ranks of `parent`. Every rank of `parent` calls it, in the same
 /// order as its collectives, each with the `n` ranks of the group it will be in, in the order they
 /// will have there. `*out` receives an owned communicator, or NULL on a rank that is not in
-/// `ranks`. Moves no data and asks no store. `timeout_ns` is the new communicator's default
+/// `ranks`. Asks no store; `host` moves no data either, `nccl` waits for all ranks. `timeout_ns` is the new communicator's default
 /// time-out; 0: the parent's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_split(

@@ -30,7 +30,7 @@ pub(crate) fn reduce_op_of(code: fc_reduce_op, premul_factor: f64) -> Result<Red
 }
 
 /// What this library is and serves, as JSON: {"version", "abi", "backends": [{"name", "aliases",
-/// "usable", "reason"}], "transports": [..], "recorder_entries", "communicators": [..]},
+/// "usable", "reason", "findings": {..}}], "transports": [..], "recorder_entries", "communicators": [..]},
 /// each communicator as `fc_comm_info` has it. `*json` receives an owned string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_engine_info(json: *mut *mut fc_string) -> fc_status {
@@ -38,6 +38,22 @@ pub unsafe extern "C" fn fc_engine_info(json: *mut *mut fc_string) -> fc_status 
         // SAFETY: the caller passes NULL or a place for one pointer.
         let out = unsafe { Out::new(json, "json") }?;
         out.set(give_text(&ferrocomm_engine::engine_info(FC_ABI_VERSION)));
+        Ok(())
+    })
+}
+
+/// Tells where NCCL's library lies in the client's installation; NULL forgets it. It comes after
+/// `FERROCOMM_NCCL_LIB` and a copy that the process has mapped, and counts until the library is loaded.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_nccl_locate(path: *const c_char) -> fc_status {
+    guard(|| {
+        let path = if path.is_null() {
+            None
+        } else {
+            // SAFETY: the caller passes NULL or a nul-terminated string.
+            Some(unsafe { ffi::text(path, "path") }?.into())
+        };
+        ferrocomm_engine::locate_nccl(path);
         Ok(())
     })
 }

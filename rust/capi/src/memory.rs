@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use ferrocomm_abi::*;
 use ferrocomm_engine::Backend;
 
-use crate::ffi::{self, Out, guard};
+use crate::ffi::{self, Out, guard, guard_value, invalid};
 
 /// Memory of `bytes` bytes that the ranks of this machine can read where it lies, so that large
 /// collectives of `backend` neither copy it nor ask the kernel for it. Any operation takes it, as any
@@ -42,4 +42,39 @@ pub unsafe extern "C" fn fc_mem_free(backend: *const c_char, memory: *mut c_void
         }
         backend.release(memory.addr())
     })
+}
+
+/// Memory of `bytes` bytes on GPU number `device` that NCCL can register with every transport; NULL when
+/// there is none to be had, with the reason as the last error. In the form that torch's pluggable
+/// allocators have, for memory pools; `stream` does not matter. Given back with `fc_nccl_pool_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_nccl_pool_alloc(
+    bytes: isize,
+    device: i32,
+    stream: *mut c_void,
+) -> *mut c_void {
+    let _any = stream;
+    guard_value(std::ptr::null_mut(), || {
+        let bytes = usize::try_from(bytes).map_err(|_| invalid("bytes is negative").got(bytes))?;
+        let memory = ferrocomm_engine::allocate_on_gpu(device, bytes)?;
+        Ok(memory.as_ptr().cast())
+    })
+}
+
+/// Gives back `memory`, which `fc_nccl_pool_alloc` handed out and no operation uses any more; NULL does
+/// nothing. The other arguments are there for the form.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_nccl_pool_free(
+    memory: *mut c_void,
+    bytes: isize,
+    device: i32,
+    stream: *mut c_void,
+) {
+    let _for_the_form = (bytes, device, stream);
+    guard_value((), || {
+        if memory.is_null() {
+            return Ok(());
+        }
+        Backend::Nccl.release(memory.addr())
+    });
 }

@@ -2,15 +2,14 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ferrocomm_abi::*;
 use ferrocomm_core::Result;
-use ferrocomm_core::call::{Collective, Operation, PointToPoint, Task};
+use ferrocomm_core::call::{Collective, Mode, Operation, PointToPoint, Task};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_engine::Communicator;
 
-use crate::arguments::{Arguments, options_of, source_of};
+use crate::arguments::{Arguments, Manner, manner_of, options_of, source_of};
 use crate::comm::{fc_comm, with_comm};
 use crate::ffi;
 use crate::work::fc_work;
@@ -24,15 +23,30 @@ pub(crate) unsafe fn finish(
     communicator: &Arc<Communicator>,
     task: Task,
     dtype: Dtype,
-    timeout: Option<Duration>,
+    manner: Manner,
     work: *mut *mut fc_work,
 ) -> Result<()> {
-    if work.is_null() {
+    let Manner {
+        timeout,
+        stream,
+        on_stream,
+    } = manner;
+    let mode = if work.is_null() || on_stream {
+        Mode::Sync
+    } else {
+        Mode::Async
+    };
+    let pending = if communicator.on_streams() {
+        communicator.start_on(task, dtype, timeout, mode, stream)?
+    } else if work.is_null() {
         return communicator.run(task, dtype, timeout);
+    } else {
+        communicator.start(task, dtype, timeout)?
+    };
+    if !work.is_null() {
+        // SAFETY: not NULL, and a place for one pointer by the caller's promise.
+        unsafe { work.write(ffi::give::<fc_work>(pending)) };
     }
-    let pending = communicator.start(task, dtype, timeout)?;
-    // SAFETY: not NULL, and a place for one pointer by the caller's promise.
-    unsafe { work.write(ffi::give::<fc_work>(pending)) };
     Ok(())
 }
 
@@ -53,9 +67,9 @@ unsafe fn operate(
     unsafe {
         with_comm(comm, |handle| {
             let communicator = &handle.communicator;
-            let (task, dtype, timeout) = prepare(communicator, dtype, options, task)
+            let (task, dtype, manner) = prepare(communicator, dtype, options, task)
                 .map_err(|error| communicator.named(error, operation))?;
-            finish(communicator, task, dtype, timeout, work)
+            finish(communicator, task, dtype, manner, work)
         })
     }
 }
@@ -69,16 +83,12 @@ unsafe fn prepare(
     dtype: fc_dtype,
     options: *const fc_op_options,
     task: impl FnOnce(&Arguments<'_>) -> Result<Task>,
-) -> Result<(Task, Dtype, Option<Duration>)> {
+) -> Result<(Task, Dtype, Manner)> {
     // SAFETY: by the caller's promise.
     let options = unsafe { options_of(options) }?;
     let mut arguments = Arguments::new(communicator, dtype)?;
     arguments.premul_factor = options.premul_factor;
-    Ok((
-        task(&arguments)?,
-        arguments.dtype,
-        ffi::timeout(options.timeout_ns)?,
-    ))
+    Ok((task(&arguments)?, arguments.dtype, manner_of(&options)?))
 }
 
 /// Copies `count` elements of `buffer` on `root` to `buffer` on every other rank. `options` and

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use ferrocomm_abi::*;
 use ferrocomm_core::Result;
+use ferrocomm_core::call::Stream;
 use ferrocomm_engine::Pending;
 
 use crate::ffi::{self, Handle, Out, guard, guard_poisoning, guard_value, null};
@@ -53,6 +54,52 @@ pub unsafe extern "C" fn fc_work_wait(work: *mut fc_work, timeout_ns: i64) -> fc
     unsafe {
         with_work(work, |pending| {
             pending.wait(ffi::timeout(timeout_ns.max(0))?)
+        })
+    }
+}
+
+/// Makes `stream` wait until the operation is complete, and returns at once; fails with the operation's
+/// failure when that is known already. For an engine without streams it is `fc_work_wait`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_work_wait_on(work: *mut fc_work, stream: *mut c_void) -> fc_status {
+    // SAFETY: the caller passes NULL or a live work, and a stream that lives during the call.
+    unsafe {
+        with_work(work, |pending| {
+            pending.wait_on(Stream(stream.expose_provenance()))
+        })
+    }
+}
+
+/// 1 for an operation that was captured into a CUDA graph, else 0. Such a work is complete at once, and
+/// its buffers are used whenever the graph is launched: see `fc_work_keep`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_work_is_captured(work: *const fc_work) -> i32 {
+    guard_value(0, || {
+        // SAFETY: the caller passes NULL or a live work.
+        let pending = unsafe { ffi::value(work) }?;
+        Ok(i32::from(pending.is_captured()))
+    })
+}
+
+/// Calls `release` with `ctx` exactly once, when nothing uses the operation's buffers any more: when it
+/// is complete, or when the graph it was captured in is gone. May call it before it returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_work_keep(
+    work: *mut fc_work,
+    release: fc_release_callback,
+    ctx: *mut c_void,
+) -> fc_status {
+    // SAFETY: the caller passes NULL or a live work.
+    unsafe {
+        with_work(work, |pending| {
+            let release = release.ok_or_else(|| null("release"))?;
+            let context = Context(ctx);
+            pending.keep(move || {
+                let context = context;
+                // SAFETY: the client's function with its own context, once.
+                release(context.0);
+            });
+            Ok(())
         })
     }
 }

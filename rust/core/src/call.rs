@@ -306,6 +306,11 @@ impl Task {
     }
 }
 
+/// A stream of a device, by the number its driver knows it under; 0 is the device's default stream.
+/// Engines without devices take no notice of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stream(pub usize);
+
 /// Whether somebody waits for the call at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

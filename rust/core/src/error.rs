@@ -176,6 +176,11 @@ impl Error {
         &self.0.what
     }
 
+    /// The rank that reports.
+    pub fn reporter(&self) -> Option<GroupRank> {
+        self.0.rank
+    }
+
     /// The ranks at fault.
     pub fn peer_ranks(&self) -> &[GroupRank] {
         &self.0.peers

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::{Call, Operation};
+use crate::call::{Call, Operation, Stream};
 use crate::error::{Error, Result};
 use crate::ids::GroupRank;
 use crate::work::Work;
@@ -28,6 +28,54 @@ pub trait Group: Send + Sync {
     /// # Safety rule of the caller
     /// The call's regions stay valid until the work is complete.
     fn issue(&self, call: Call) -> Result<Arc<Work>>;
+
+    /// Starts `call` for a caller whose own work is on `stream`: the call comes after what is on it.
+    /// A `Sync` call runs on `stream` itself, an `Async` one beside it. As `issue` in all else.
+    ///
+    /// # Errors
+    /// As `issue`.
+    fn issue_on(&self, call: Call, stream: Stream) -> Result<Arc<Work>> {
+        let _no_streams_here = stream;
+        self.issue(call)
+    }
+
+    /// Whether calls run on streams of a device. Such a group never runs a call on the caller's
+    /// thread: a `Sync` call, too, has only been put on its stream when `issue_on` returns.
+    fn on_streams(&self) -> bool {
+        false
+    }
+
+    /// Makes `stream` wait for `work`; where there are no streams, the caller.
+    ///
+    /// # Errors
+    /// How the work failed, when it has; whatever keeps the stream from waiting.
+    fn wait_on(&self, work: &Arc<Work>, stream: Stream) -> Result<()> {
+        let _no_streams_here = stream;
+        self.wait(work, None)
+    }
+
+    /// Looks whether `work` has come to its end. For groups whose works nobody drives.
+    fn poll(&self, work: &Arc<Work>) {
+        let _driven_elsewhere = work;
+    }
+
+    /// Whether `work` belongs to a graph that is being, or was, captured: it is complete at once, and
+    /// its buffers are used whenever the graph is launched.
+    fn is_captured(&self, work: &Arc<Work>) -> bool {
+        let _no_graphs_here = work;
+        false
+    }
+
+    /// Runs `release` once nothing uses the buffers of `work` any more: when it is complete, or when
+    /// the graph it was captured in is gone. Runs on any thread.
+    fn keep(&self, work: &Arc<Work>, release: Box<dyn FnOnce() + Send>) {
+        work.on_complete(move |_| release());
+    }
+
+    /// Whether `cancel` can take a point-to-point work back.
+    fn can_cancel(&self) -> bool {
+        true
+    }
 
     /// Runs `call` on the caller's thread until it is over; a synchronous call, in one go. `issued`
     /// is called once the call has its place in the order of calls, with no lock held.
@@ -67,6 +115,15 @@ pub trait Group: Send + Sync {
     /// # Errors
     /// Whatever keeps the engine from making a group, as the cause of failure of this one.
     fn split(&self, ranks: &[GroupRank], name: &str, sequence: u64) -> Result<Arc<dyn Group>>;
+
+    /// This rank's part in a split that makes a sub-group without it. `sequence` as for `split`.
+    ///
+    /// # Errors
+    /// As `split`.
+    fn stand_aside(&self, sequence: u64) -> Result<()> {
+        let _nothing_to_do = sequence;
+        Ok(())
+    }
 
     /// Waits for everything issued, then closes the group. Idempotent.
     ///

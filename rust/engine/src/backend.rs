@@ -12,11 +12,15 @@ use ferrocomm_core::store::Store;
 use ferrocomm_core::{Error, ErrorKind, Result};
 use ferrocomm_host::{GroupOptions, HostEngine};
 
+use crate::fatal;
+
 /// An engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// memory of the CPU, over shared memory and TCP
     Host,
+    /// memory of NVIDIA GPUs, through NCCL
+    Nccl,
 }
 
 /// What is needed to join, checked.
@@ -25,12 +29,13 @@ pub(crate) struct Joining {
     pub(crate) rank: GroupRank,
     pub(crate) size: usize,
     pub(crate) timeout: Duration,
+    pub(crate) device: i32,
     pub(crate) hints: Vec<(String, String)>,
 }
 
 impl Backend {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::Host];
+    pub const ALL: [Self; 2] = [Self::Host, Self::Nccl];
 
     /// The engine that `name` or one of its aliases means.
     ///
@@ -46,8 +51,8 @@ impl Backend {
                     "no engine of this library has that name",
                 )
                 .got(name)
-                .expected("host (or gloo)")
-                .remedy("host serves tensors in CPU memory")
+                .expected("host (or gloo), nccl")
+                .remedy("host serves tensors in CPU memory, nccl those of NVIDIA GPUs")
             })
     }
 
@@ -55,6 +60,7 @@ impl Backend {
     pub fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
+            Self::Nccl => "nccl",
         }
     }
 
@@ -62,6 +68,7 @@ impl Backend {
     pub fn aliases(self) -> &'static [&'static str] {
         match self {
             Self::Host => &["gloo"],
+            Self::Nccl => &[],
         }
     }
 
@@ -72,23 +79,47 @@ impl Backend {
     pub fn reduction_supported(self, op: ReduceOp, dtype: Dtype) -> Result<()> {
         match self {
             Self::Host => ferrocomm_host::reduction_supported(op, dtype),
+            Self::Nccl => ferrocomm_nccl::reduction_supported(op, dtype),
         }
     }
 
-    /// How it can move data.
+    /// How it can move data in this process.
     pub fn transports(self) -> Vec<&'static str> {
         match self {
             Self::Host => ferrocomm_host::transports(),
+            Self::Nccl if self.usable().is_err() => Vec::new(),
+            Self::Nccl => ferrocomm_nccl::transports(),
         }
     }
 
-    /// Memory of `bytes` bytes that peers can read where it lies; given back with `release`.
+    /// Whether it can make communicators in this process.
+    ///
+    /// # Errors
+    /// `Unsupported`, with what is missing.
+    pub fn usable(self) -> Result<()> {
+        match self {
+            Self::Host => Ok(()),
+            Self::Nccl => ferrocomm_nccl::usable(),
+        }
+    }
+
+    /// What it found on this machine: pairs of a name and a text.
+    pub fn findings(self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Host => Vec::new(),
+            Self::Nccl => ferrocomm_nccl::describe(),
+        }
+    }
+
+    /// Memory of `bytes` bytes that peers can read where it lies; given back with `release`. Of a
+    /// GPU, on the thread's current device.
     ///
     /// # Errors
     /// `Resources` when memory or descriptors run short.
     pub fn allocate(self, bytes: usize) -> Result<NonNull<u8>> {
         match self {
             Self::Host => ferrocomm_host::allocate(bytes),
+            Self::Nccl => ferrocomm_nccl::allocate(bytes),
         }
     }
 
@@ -99,6 +130,7 @@ impl Backend {
     pub fn release(self, address: usize) -> Result<()> {
         match self {
             Self::Host => ferrocomm_host::release(address),
+            Self::Nccl => ferrocomm_nccl::release(address),
         }
     }
 
@@ -109,6 +141,7 @@ impl Backend {
             rank,
             size,
             timeout,
+            device,
             hints,
         } = joining;
         match self {
@@ -119,6 +152,18 @@ impl Backend {
                     size,
                     timeout,
                     hints,
+                },
+                store,
+            ),
+            Self::Nccl => ferrocomm_nccl::create(
+                &ferrocomm_nccl::GroupOptions {
+                    name,
+                    rank,
+                    size,
+                    timeout,
+                    device,
+                    hints,
+                    on_fatal: Arc::new(fatal::report),
                 },
                 store,
             ),

@@ -15,6 +15,7 @@ use ferrocomm_core::{Error, ErrorKind, Result};
 use crate::backend::{Backend, Joining};
 use crate::check::{Checker, invalid};
 use crate::counters::{Counters, raise};
+use crate::deferred::Collecting;
 use crate::process::{generation, process};
 use crate::recorder::{Facts, Label, Ticket};
 use crate::state::{Event, State};
@@ -35,6 +36,8 @@ pub struct CommunicatorOptions {
     pub size: i32,
     /// default time-out of joining and of every operation; `None`: 600 s
     pub timeout: Option<Duration>,
+    /// number of the device whose memory it serves; the host has none
+    pub device: i32,
     /// wishes for the engine, by name
     pub hints: Vec<(String, String)>,
 }
@@ -154,6 +157,7 @@ impl Communicator {
             rank,
             size,
             timeout,
+            device,
             hints,
         } = options;
         let timeout = timeout.unwrap_or(DEFAULT_TIMEOUT);
@@ -175,6 +179,7 @@ impl Communicator {
             rank: group_rank,
             size: group_size,
             timeout,
+            device,
             hints,
         };
         let group = backend
@@ -264,26 +269,24 @@ impl Communicator {
             return Err(invalid("the communicator's name is empty"));
         }
         let timeout = self.timeout_for(timeout)?;
-        let (sequence, ticket) = {
-            let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-            self.admit()?;
-            let sequence = raise(&self.collectives, 1);
-            self.counters.add(Operation::Split, 0);
-            let facts = Facts::bare(Operation::Split, Dtype::Byte);
-            (
-                sequence,
-                process()
-                    .recorder
-                    .schedule(self.label(), facts, sequence, timeout),
-            )
-        };
-        process().recorder.start(ticket);
-        // No rank waits for another, so there is nothing to do where it is not a member.
+        // The order is held until the split is over: where it moves data, it is one of the group's
+        // collectives. Callbacks wait until it is let go.
+        let collecting = Collecting::start();
+        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        self.admit()?;
+        let sequence = raise(&self.collectives, 1);
+        let facts = Facts::bare(Operation::Split, Dtype::Byte);
+        let recorder = &process().recorder;
+        let ticket = recorder.schedule(self.label(), facts, sequence, timeout);
+        recorder.start(ticket);
+        self.counters.add(Operation::Split, 0);
         let child = if is_member {
             group.split(&members, name, sequence).map(Some)
         } else {
-            Ok(None)
+            group.stand_aside(sequence).map(|()| None)
         };
+        drop(order);
+        drop(collecting);
         let child = child.map_err(|error| self.named(error, Operation::Split).sequence(sequence));
         self.shared.settle(
             ticket,

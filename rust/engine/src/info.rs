@@ -5,9 +5,6 @@ use crate::communicator::Communicator;
 use crate::json::{Object, object};
 use crate::process::process;
 
-/// Engines that users know of and this library does not have, each with the reason.
-const ABSENT: [(&str, &str); 1] = [("nccl", "this version has no engine for GPU memory")];
-
 /// Version, engines, transports and live communicators. `abi` is the number the border goes by.
 pub fn engine_info(abi: u32) -> String {
     object(|info| {
@@ -20,16 +17,15 @@ pub fn engine_info(abi: u32) -> String {
                     o.list("aliases", |l| {
                         backend.aliases().iter().for_each(|name| l.text(name))
                     });
-                    o.value("usable", true);
-                    o.text("reason", "");
-                });
-            }
-            for (name, reason) in ABSENT {
-                list.object(|o| {
-                    o.text("name", name);
-                    o.list("aliases", |_| {});
-                    o.value("usable", false);
-                    o.text("reason", reason);
+                    let usable = backend.usable();
+                    o.value("usable", usable.is_ok());
+                    let reason = usable.err().map(|error| error.to_string());
+                    o.text("reason", &reason.unwrap_or_default());
+                    o.object("findings", |o| {
+                        for (name, text) in backend.findings() {
+                            o.text(name, &text);
+                        }
+                    });
                 });
             }
         });

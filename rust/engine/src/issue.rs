@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ferrocomm_core::call::{Call, Mode, Operation, Task};
+use ferrocomm_core::call::{Call, Collective, Mode, Operation, Stream, Task};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::work::Work;
 use ferrocomm_core::{ErrorKind, Result};
@@ -108,7 +108,43 @@ impl Communicator {
         dtype: Dtype,
         timeout: Option<Duration>,
     ) -> Result<Pending> {
-        let Issued { work, ticket } = self.submit(task, dtype, timeout)?;
+        self.start_on(task, dtype, timeout, Mode::Async, Stream::default())
+    }
+
+    /// As `start`, for a caller whose own work is on `stream`; a `Sync` operation runs on it.
+    ///
+    /// # Errors
+    /// As `start`. A synchronous barrier ends here, on the host.
+    pub fn start_on(
+        self: &Arc<Self>,
+        task: Task,
+        dtype: Dtype,
+        timeout: Option<Duration>,
+        mode: Mode,
+        stream: Stream,
+    ) -> Result<Pending> {
+        let blocks = mode == Mode::Sync && matches!(task, Task::Collective(Collective::Barrier));
+        let pending = self.launch(task, dtype, timeout, mode, stream)?;
+        if blocks {
+            pending.wait(None)?;
+        }
+        Ok(pending)
+    }
+
+    /// Whether operations run on streams of a device: `start_on` is then how they are started.
+    pub fn on_streams(&self) -> bool {
+        self.group().is_ok_and(|group| group.on_streams())
+    }
+
+    fn launch(
+        self: &Arc<Self>,
+        task: Task,
+        dtype: Dtype,
+        timeout: Option<Duration>,
+        mode: Mode,
+        stream: Stream,
+    ) -> Result<Pending> {
+        let Issued { work, ticket } = self.submit(task, dtype, timeout, mode, stream)?;
         let shared = self.shared().clone();
         let (operation, sequence) = (work.operation(), work.sequence());
         shared.pending.fetch_add(1, Ordering::Relaxed);
@@ -122,26 +158,40 @@ impl Communicator {
         Ok(Pending::new(self.clone(), work))
     }
 
-    fn submit(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<Issued> {
+    fn submit(
+        &self,
+        task: Task,
+        dtype: Dtype,
+        timeout: Option<Duration>,
+        mode: Mode,
+        stream: Stream,
+    ) -> Result<Issued> {
         let operation = task.operation();
-        self.try_submit(task, dtype, timeout)
+        self.try_submit(task, dtype, timeout, mode, stream)
             .map_err(|error| self.named(error, operation))
     }
 
-    fn try_submit(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<Issued> {
+    fn try_submit(
+        &self,
+        task: Task,
+        dtype: Dtype,
+        timeout: Option<Duration>,
+        mode: Mode,
+        stream: Stream,
+    ) -> Result<Issued> {
         let group = self.group()?;
         let Turn {
             call,
             facts,
             order,
             collecting,
-        } = self.turn(task, dtype, timeout, Mode::Async)?;
+        } = self.turn(task, dtype, timeout, mode)?;
         let (operation, sequence) = (facts.operation, call.sequence);
         let recorder = &process().recorder;
         let ticket = recorder.schedule(self.label(), facts, sequence, call.timeout);
         let issued = match &call.task {
             Task::Batch(parts) if parts.is_empty() => Ok(nothing(sequence)),
-            _ => group.issue(call),
+            _ => group.issue_on(call, stream),
         };
         self.count(&facts, sequence);
         drop(order);

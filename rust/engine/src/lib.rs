@@ -1,7 +1,7 @@
 //! Communicators as clients see them: state, order, time-outs, argument checks, errors with names,
 //! counters and the flight recorder.
 //!
-//! The engines below (host) move data. This crate must not know how they do it, nor the C ABI nor
+//! The engines below (host, nccl) move data. This crate must not know how they do it, nor the C ABI nor
 //! torch above it.
 
 mod backend;
@@ -10,6 +10,7 @@ mod communicator;
 mod counters;
 mod deferred;
 mod dump;
+mod fatal;
 mod info;
 mod issue;
 mod json;
@@ -26,5 +27,6 @@ mod ticks;
 pub use backend::Backend;
 pub use communicator::{Communicator, CommunicatorOptions};
 pub use dump::{recorder_dump, recorder_reset};
+pub use ferrocomm_nccl::{allocate_on as allocate_on_gpu, locate as locate_nccl};
 pub use info::engine_info;
 pub use pending::Pending;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrocomm_core::call::Operation;
+use ferrocomm_core::call::{Operation, Stream};
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::work::Work;
 use ferrocomm_core::{Error, ErrorKind, Result};
@@ -47,8 +47,41 @@ impl Pending {
         })
     }
 
+    /// Makes `stream` wait until it is over; where there are no streams, the caller waits.
+    ///
+    /// # Errors
+    /// How it failed, when that is known already.
+    pub fn wait_on(&self, stream: Stream) -> Result<()> {
+        let group = self.communicator.group()?;
+        group
+            .wait_on(&self.work, stream)
+            .map_err(|error| self.named(error))
+    }
+
+    /// Whether it was captured into a graph: then it is complete at once, and its buffers are used
+    /// whenever the graph is launched.
+    pub fn is_captured(&self) -> bool {
+        self.communicator
+            .group()
+            .is_ok_and(|group| group.is_captured(&self.work))
+    }
+
+    /// Runs `release` once nothing uses its buffers any more, on any thread: when it is over, or when
+    /// the graph it was captured in is gone.
+    pub fn keep(&self, release: impl FnOnce() + Send + 'static) {
+        match self.communicator.group() {
+            Ok(group) => group.keep(&self.work, Box::new(release)),
+            Err(_inherited) => self.work.on_complete(move |_| release()),
+        }
+    }
+
     /// How it ended, when it has.
     pub fn outcome(&self) -> Option<Result<()>> {
+        if !self.work.is_complete()
+            && let Ok(group) = self.communicator.group()
+        {
+            group.poll(&self.work);
+        }
         self.work
             .outcome()
             .map(|outcome| outcome.map_err(|error| self.named(error)))
@@ -71,7 +104,17 @@ impl Pending {
     pub fn cancel(&self) -> Result<()> {
         match self.work.operation() {
             Operation::Send | Operation::Recv | Operation::Batch => {
-                self.communicator.group()?.cancel(&self.work);
+                let group = self.communicator.group()?;
+                if !group.can_cancel() {
+                    return Err(self.named(
+                        Error::new(
+                            ErrorKind::Unsupported,
+                            "this engine cannot take an operation back",
+                        )
+                        .remedy("abort the communicator"),
+                    ));
+                }
+                group.cancel(&self.work);
                 Ok(())
             }
             _ => Err(self.named(

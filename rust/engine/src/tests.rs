@@ -438,6 +438,7 @@ fn options(rank: i32, size: i32) -> CommunicatorOptions {
         rank,
         size,
         timeout: Some(Duration::from_secs(10)),
+        device: 0,
         hints: Vec::new(),
     }
 }

@@ -1,0 +1,173 @@
+"""What one rank does in the tests of failures: `python failing.py NAME`. Ours alone."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+import torchcomms
+
+RANK = int(os.environ["RANK"])
+SUM = torchcomms.ReduceOp.SUM
+
+os.environ.setdefault("TORCHCOMM_ABORT_ON_ERROR", "0")
+
+
+def made(values: list[float]) -> torch.Tensor:
+    return torch.tensor(values).cuda()
+
+
+def comm(seconds: float = 60, name: str = "tested", **hints: str) -> torchcomms.TorchComm:
+    torch.cuda.set_device(RANK)
+    return torchcomms.new_comm(
+        "nccl",
+        torch.device("cuda", RANK),
+        name=name,
+        timeout=datetime.timedelta(seconds=seconds),
+        hints=hints,
+    )
+
+
+def first(tested: torchcomms.TorchComm) -> None:
+    tensor = made([1.0])
+    tested.all_reduce(tensor, SUM)
+    assert tensor.item() == 2.0
+
+
+def failed(operation) -> None:
+    try:
+        operation()
+    except (RuntimeError, ValueError) as error:
+        print("FAILED", type(error).__name__, error, flush=True)
+        return
+    raise AssertionError("did not fail")
+
+
+def over(tested: torchcomms.TorchComm) -> None:
+    """A failed communicator raises its cause again, and can be put away."""
+    failed(lambda: tested.all_reduce(made([1.0]), SUM))
+    tested.abort()
+    tested.finalize()
+    print("STILL HERE", flush=True)
+
+
+def time_out() -> None:
+    tested = comm(seconds=2)
+    first(tested)
+    if RANK == 0:
+        failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())
+        over(tested)
+    else:
+        # Until the other rank has had its time-out.
+        time.sleep(8)
+        tested.abort()
+
+
+def killed() -> None:
+    tested = comm(seconds=5)
+    first(tested)
+    if RANK == 1:
+        os.kill(os.getpid(), 9)
+    failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())
+    over(tested)
+
+
+def asynchronous_error() -> None:
+    tested = comm(seconds=20)
+    first(tested)
+    if RANK == 0:
+        failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())
+        over(tested)
+    else:
+        time.sleep(3)
+        tested.abort()
+
+
+def never_joins() -> None:
+    if RANK == 0:
+        failed(lambda: comm(seconds=2))
+    else:
+        time.sleep(4)
+
+
+def aborted() -> None:
+    tested = comm()
+    first(tested)
+    if RANK == 0:
+        work = tested.all_reduce(made([1.0]), SUM, async_op=True)
+        threading.Timer(0.5, tested.abort).start()
+        failed(work.wait_blocking)
+        tested.finalize()
+        print("STILL HERE", flush=True)
+    else:
+        time.sleep(2)
+        tested.abort()
+
+
+def refused() -> None:
+    tested = comm()
+    ints = torch.tensor([1, 2], dtype=torch.int32).cuda()
+    op = torchcomms.ReduceOp
+    shorts = torch.tensor([1, 2], dtype=torch.int16).cuda()
+    elsewhere = torch.empty(2, device=f"cuda:{1 - RANK}")
+    cases = [
+        ("BAND of int32", lambda: tested.all_reduce(ints, op.BAND)),
+        ("SUM of int16", lambda: tested.all_reduce(shorts, op.SUM)),
+        ("wrong device", lambda: tested.all_reduce(torch.ones(2), op.SUM)),
+        ("wrong device", lambda: tested.all_reduce(elsewhere, op.SUM)),
+        ("root is not a rank", lambda: tested.broadcast(ints, 7)),
+        ("serves cuda tensors", lambda: torchcomms.new_comm("nccl", torch.device("cpu"))),
+        ("device 9", lambda: torchcomms.new_comm("nccl", torch.device("cuda", 9), name="none")),
+    ]
+    for words, operation in cases:
+        with pytest.raises((RuntimeError, ValueError), match=words):
+            operation()
+    first(tested)
+    tested.finalize()
+    tested.finalize()
+    print("STILL HERE", flush=True)
+
+
+def polled() -> None:
+    """A communicator whose calls do not block: the simulator refuses one that comes too early."""
+    tested = comm(blocking="false")
+    for round_ in range(20):
+        first(tested)
+        part = tested.split([1, 0], f"turned {round_}")
+        assert part.get_rank() == 1 - RANK
+        tensor = made([float(part.get_rank())])
+        part.broadcast(tensor, 0)
+        assert tensor.item() == 0.0
+        batch = part.batch_op_create()
+        got = made([-1.0])
+        batch.send(made([float(RANK)]), RANK)
+        batch.recv(got, RANK)
+        batch.issue()
+        assert got.item() == 1.0 - RANK
+        alone = tested.split([RANK], f"alone {round_}")
+        alone.barrier()
+        left = tested.split([0], f"left {round_}") if RANK == 0 else tested.split([], "none")
+        assert (left is None) == (RANK == 1)
+        for some in (left, alone, part):
+            if some is not None:
+                some.finalize()
+    tested.finalize()
+    print("STILL HERE", flush=True)
+
+
+def no_split() -> None:
+    tested = comm()
+    failed(lambda: tested.split([0, 1], "half"))
+    first(tested)
+    tested.finalize()
+    print("STILL HERE", flush=True)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

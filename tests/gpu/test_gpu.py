@@ -1,0 +1,148 @@
+"""The nccl engine on the simulated GPU, side by side with torch's own nccl on the same simulator.
+
+What it proves and what not is in rust/simgpu/README.md. `FC_SIDE=stock pytest tests/gpu` runs the
+programs on torch's own backend alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sim
+
+HERE = Path(__file__).parent
+NAMES = re.findall(r"^@program\ndef (\w+)", (HERE / "programs.py").read_text(), re.MULTILINE)
+SIDE = os.environ.get("FC_SIDE", "ours")
+SWITCH = {"ours": "1", "stock": "0"}
+
+
+@functools.cache
+def folder() -> Path:
+    return sim.build()
+
+
+def run(
+    script: str, *words: str, ranks: int, side: str = "ours", seconds: float = 240, **extra: str
+) -> list[sim.Rank]:
+    command = [sys.executable, str(HERE / script), *words]
+    switch = {"FC_SIDE": side, "TORCH_DISTRIBUTED_USE_TORCHCOMMS": SWITCH[side]}
+    return sim.run(command, ranks, {**switch, **extra}, seconds, folder())
+
+
+@functools.cache
+def outcome(side: str, ranks: int) -> tuple[list[dict[str, Any]], str]:
+    """What each rank found per program, and what they all printed."""
+    ended = run("programs.py", ranks=ranks, side=side)
+    found: list[dict[str, Any]] = []
+    for rank in ended:
+        lines = re.findall(r"^RESULT (\w+) (.*)$", rank.output, re.MULTILINE)
+        found.append({name: json.loads(text) for name, text in lines})
+    text = "\n".join(f"--- rank {r.rank}, status {r.status}\n{r.output}" for r in ended)
+    return found, text
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_program(name: str, ranks: int) -> None:
+    found, text = outcome(SIDE, ranks)
+    assert all(name in rank for rank in found), text[-8000:]
+    if SIDE == "stock":
+        return
+    theirs, text = outcome("stock", ranks)
+    assert all(name in rank for rank in theirs), text[-8000:]
+    for rank in range(ranks):
+        assert found[rank][name] == theirs[rank][name]
+
+
+ours_alone = pytest.mark.skipif(SIDE == "stock", reason="about our engine alone")
+
+
+@ours_alone
+def test_a_rank_that_stays_away_fails_the_operation_and_names_it() -> None:
+    late = run("failing.py", "time_out", ranks=2)[0]
+    assert "time-out: the operation did not end on the device in time" in late.output
+    assert "operation all_reduce, sequence 2" in late.output
+    assert "STILL HERE" in late.output, late.output
+
+
+@ours_alone
+def test_a_time_out_ends_the_process_with_its_reason_where_it_shall(tmp_path: Path) -> None:
+    dump = {"TORCHCOMM_FR_DUMP_TEMP_FILE": f"{tmp_path}/rank_"}
+    ended = run("failing.py", "time_out", ranks=2, TORCHCOMM_ABORT_ON_ERROR="1", **dump)[0]
+    assert ended.status == -6, ended.output
+    assert "ferrocomm: the process ends: time-out" in ended.output
+    entries = json.loads((tmp_path / "rank_0").read_text())["entries"]
+    assert [e["state"] for e in entries][-1] != "completed"
+
+
+@ours_alone
+def test_a_killed_rank_fails_the_operation_of_the_others() -> None:
+    ended = run("failing.py", "killed", ranks=2)
+    assert ended[1].status == -9
+    assert "FAILED" in ended[0].output, ended[0].output
+    assert "STILL HERE" in ended[0].output, ended[0].output
+
+
+@ours_alone
+def test_an_asynchronous_error_fails_the_communicator_with_nccls_words() -> None:
+    ended = run("failing.py", "asynchronous_error", ranks=2, SIMGPU_ASYNC_ERROR="0:6:2")
+    assert "NCCL error 6" in ended[0].output, ended[0].output
+    assert "STILL HERE" in ended[0].output, ended[0].output
+
+
+@ours_alone
+def test_a_rank_that_never_joins_is_named() -> None:
+    ended = run("failing.py", "never_joins", ranks=2)
+    assert "not all ranks came" in ended[0].output, ended[0].output
+    assert "peer 1" in ended[0].output
+
+
+@ours_alone
+def test_abort_wakes_waiters() -> None:
+    ended = run("failing.py", "aborted", ranks=2)
+    assert "aborted: the communicator was aborted" in ended[0].output, ended[0].output
+    assert "STILL HERE" in ended[0].output, ended[0].output
+
+
+@ours_alone
+def test_what_cannot_be_served_is_refused_by_name_and_leaves_the_communicator_usable() -> None:
+    for rank in run("failing.py", "refused", ranks=2):
+        assert "STILL HERE" in rank.output, rank.output
+
+
+@ours_alone
+def test_calls_that_do_not_block_are_polled_and_splits_keep_the_order_of_their_lists() -> None:
+    for rank in run("failing.py", "polled", ranks=2):
+        assert "STILL HERE" in rank.output, rank.output
+
+
+@ours_alone
+def test_an_older_nccl_says_what_it_lacks(tmp_path: Path) -> None:
+    old = sim.hide(folder() / "libnccl.so.2", ["ncclCommSplit"], tmp_path / "libnccl.so.2")
+    ended = run("failing.py", "no_split", ranks=2, FERROCOMM_NCCL_LIB=str(old))
+    for rank in ended:
+        assert "ncclCommSplit" in rank.output, rank.output
+        assert "STILL HERE" in rank.output, rank.output
+
+
+def test_without_a_gpu_one_error_says_what_is_missing() -> None:
+    words = (
+        "import torch.distributed as dist; dist.config.use_torchcomms = True;"
+        "dist.init_process_group('nccl', rank=0, world_size=1, store=dist.HashStore())"
+    )
+    clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    ended = subprocess.run(
+        [sys.executable, "-c", words], env=clean, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 1
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith("NotImplementedError: not supported: no NVIDIA driver is installed")
+    assert "gloo serves CPU tensors here" in last
