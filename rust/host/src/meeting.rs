@@ -34,6 +34,8 @@ use crate::pulling;
 
 /// From so many bytes on addresses are told instead of bytes where all ranks share segments.
 const WORTH_SHARING: usize = 24 << 10;
+/// Of so many bytes little is left in the caches when the last have come.
+const LARGE: usize = 8 << 20;
 /// Rounds whose fingerprints are remembered.
 const REMEMBERED: usize = 4;
 
@@ -55,6 +57,8 @@ struct Round<'a> {
     index: u64,
     /// what goes beside the flag is put together here
     inline: Option<&'a Cell<Inline>>,
+    /// more is moved than caches hold
+    is_large: bool,
 }
 
 impl Round<'_> {
@@ -107,7 +111,7 @@ impl Round<'_> {
     unsafe fn pull(&self, rank: usize, address: u64, to: Region) -> Result<()> {
         if let Some(from) = self.direct(rank, address, to.bytes) {
             // SAFETY: by the caller's promise; `rank` keeps what it has put an address of.
-            unsafe { places::take(from, to) }
+            unsafe { places::take(self, from, to) }
             return Ok(());
         }
         let (who, _) = self.arena.peer(rank);
@@ -364,6 +368,7 @@ enum Begun {
 pub(crate) struct Meeting {
     begun: Begun,
     print: Print,
+    is_large: bool,
     index: u64,
     stage: Stage,
 }
@@ -373,6 +378,7 @@ impl Meeting {
     pub(crate) fn new(collective: Collective, dtype: Dtype) -> Self {
         Self {
             print: Print::from(collectives::fingerprint(&collective, dtype)),
+            is_large: collective.payload_bytes() >= LARGE,
             begun: Begun::No { collective, dtype },
             index: 0,
             stage: Stage::Put,
@@ -476,6 +482,7 @@ impl Meeting {
             number,
             index: self.index,
             inline: None,
+            is_large: self.is_large,
         }
     }
 

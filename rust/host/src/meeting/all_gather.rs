@@ -80,7 +80,7 @@ impl Plan for AllGather {
             let start = round.index as usize * self.step;
             let piece = part(self.outputs.of(rank), start, self.step);
             // SAFETY: as above; `rank` has posted and writes there no more.
-            unsafe { take(round.of(rank, piece.bytes), piece) }
+            unsafe { take(round, round.of(rank, piece.bytes), piece) }
         }
         Ok(())
     }

@@ -7,7 +7,8 @@ use ferrocomm_core::call::Region;
 use ferrocomm_core::reduction::Reduction;
 
 use super::places::{
-    LINE, combine, hand_over, overlap, part, pull_and_combine, put, take, worth_pulling,
+    LINE, combine, combine_and_put, hand_over, overlap, part, pull_and_combine, put, take,
+    worth_pulling,
 };
 use super::{Needs, Plan, Round, Scene};
 
@@ -87,6 +88,7 @@ impl Cut {
             // SAFETY: by the caller's promise; `rank` has posted and writes there no more.
             unsafe {
                 take(
+                    round,
                     round.of(rank, self.together()).add(self.offset(self.ranks)),
                     slice,
                 )
@@ -254,14 +256,9 @@ impl Plan for AllReduce {
             let output = cut.slice(self.output, round.index, me);
             // SAFETY: as above; the next payload is nobody's to read until it is posted.
             unsafe {
-                combine(&self.reduction, ranks, me, own, output, |rank| {
-                    round.of(rank, cut.together()).add(cut.offset(me))
-                });
-                put(
-                    round,
-                    output,
-                    round.ahead(cut.together()).add(cut.offset(ranks)),
-                );
+                let of = |rank| round.of(rank, cut.together()).add(cut.offset(me));
+                let ahead = round.ahead(cut.together()).add(cut.offset(ranks));
+                combine_and_put(round, &self.reduction, self.scene, own, output, of, ahead);
             }
         }
         if round.index > 0 {

@@ -242,7 +242,7 @@ impl Plan for AllToAll {
             }
             let piece = part(self.outputs.of(rank), carried.start, carried.stride);
             // SAFETY: as above.
-            unsafe { take(from.add(carried.head + me * carried.stride), piece) }
+            unsafe { take(round, from.add(carried.head + me * carried.stride), piece) }
         }
         Ok(())
     }

@@ -77,7 +77,7 @@ impl Plan for Broadcast {
         } else if !self.am_root {
             let piece = self.piece(round.index);
             // SAFETY: as above; the root has posted and writes there no more.
-            unsafe { take(round.of(self.root, piece.bytes), piece) }
+            unsafe { take(round, round.of(self.root, piece.bytes), piece) }
         }
         Ok(())
     }

@@ -96,7 +96,7 @@ impl Plan for Gather {
             let start = round.index as usize * self.scene.slot;
             let piece = part(outputs.of(rank), start, self.scene.slot);
             // SAFETY: as above; `rank` has posted and writes there no more.
-            unsafe { take(round.of(rank, piece.bytes), piece) }
+            unsafe { take(round, round.of(rank, piece.bytes), piece) }
         }
         Ok(())
     }

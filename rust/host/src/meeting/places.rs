@@ -35,13 +35,14 @@ pub(super) unsafe fn put(round: &Round<'_>, from: Region, to: *mut u8) {
     unsafe { copy_out(from.address as *const u8, to, from.bytes, past_caches_from) }
 }
 
-/// Fills `to` from `from`.
+/// Fills `to` from `from`; past the caches where the call moves more than these hold.
 ///
 /// # Safety
 /// `to` belongs to the running call, and `from` is valid for as many bytes and nobody writes it.
-pub(super) unsafe fn take(from: *const u8, to: Region) {
+pub(super) unsafe fn take(round: &Round<'_>, from: *const u8, to: Region) {
+    let past_caches_from = if round.is_large { LINE } else { usize::MAX };
     // SAFETY: by the caller's promise; client memory and payloads are different memory.
-    unsafe { std::ptr::copy_nonoverlapping(from, to.address as *mut u8, to.bytes) }
+    unsafe { copy_out(from, to.address as *mut u8, to.bytes, past_caches_from) }
 }
 
 /// Copies between regions of the client of one length, which may overlap.
@@ -96,6 +97,49 @@ pub(super) unsafe fn combine(
     } else {
         let inputs: Vec<Input<'_>> = (0..ranks).map(operand).collect();
         reduction.reduce(out, &inputs);
+    }
+}
+
+/// As `combine`, and puts the result at `ahead` too. Where the call moves more than the caches hold, a
+/// block at a time, so that the output is not fetched from memory only to be overwritten.
+///
+/// # Safety
+/// As `combine`; `ahead` is valid for as many bytes as `output`, apart from everything, and nobody
+/// reads it.
+pub(super) unsafe fn combine_and_put(
+    round: &Round<'_>,
+    reduction: &Reduction,
+    scene: Scene,
+    own: Region,
+    output: Region,
+    of: impl Fn(usize) -> *const u8,
+    ahead: *mut u8,
+) {
+    /// stays in the first-level cache
+    const BLOCK: usize = 16 << 10;
+    let Scene { me, ranks, .. } = scene;
+    if !round.is_large {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            combine(reduction, ranks, me, own, output, of);
+            put(round, output, ahead);
+        }
+        return;
+    }
+    let mut block = vec![0_u8; BLOCK.min(output.bytes)];
+    for start in (0..output.bytes).step_by(BLOCK) {
+        let output = part(output, start, BLOCK);
+        let combined = Region {
+            address: block.as_mut_ptr() as usize,
+            bytes: output.bytes,
+        };
+        // SAFETY: by the caller's promise; the block is apart from everything.
+        unsafe {
+            let of = |rank| of(rank).add(start);
+            combine(reduction, ranks, me, part(own, start, BLOCK), combined, of);
+            take(round, combined.address as *const u8, output);
+            put(round, combined, ahead.add(start));
+        }
     }
 }
 

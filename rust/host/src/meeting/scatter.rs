@@ -101,7 +101,7 @@ impl Plan for Scatter {
                 let piece = part(self.output, round.index as usize * self.step, self.step);
                 let from = round.of(self.root, self.together());
                 // SAFETY: the root has posted; its payload has a stride for every rank.
-                unsafe { take(from.add(self.scene.me * self.step), piece) }
+                unsafe { take(round, from.add(self.scene.me * self.step), piece) }
             }
         }
         Ok(())
