@@ -143,15 +143,23 @@ def run(
     """Runs a command as every rank and gives how each ended."""
     folder = folder or build()
     port = free_port()
+    environments = [environment(rank, ranks, port, folder, extra or {}) for rank in range(ranks)]
+    return launch(command, environments, timeout)
+
+
+def launch(
+    command: Sequence[str], environments: Sequence[Mapping[str, str]], timeout: float
+) -> list[Rank]:
+    """Runs a command once per environment and gives how each ended."""
     with tempfile.TemporaryDirectory() as logs:
-        paths = [Path(logs) / str(rank) for rank in range(ranks)]
+        paths = [Path(logs) / str(rank) for rank in range(len(environments))]
         children: list[subprocess.Popen[bytes]] = []
         try:
-            for rank, path in enumerate(paths):
+            for variables, path in zip(environments, paths, strict=True):
                 with path.open("wb") as log:
                     child = subprocess.Popen(
                         command,
-                        env=environment(rank, ranks, port, folder, extra or {}),
+                        env=variables,
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
