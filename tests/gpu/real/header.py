@@ -1,4 +1,4 @@
-"""Compares `rust/nccl-sys/src/bindings.rs` with an nccl.h, by a C program that is compiled against it.
+"""Compares `rust/nccl-sys/src/bindings.rs` with an nccl.h, by a C program compiled against it.
 
     python header.py FOLDER
 

@@ -1,6 +1,6 @@
 """The checks for a machine with an NVIDIA GPU: `make test-gpu`, or
 
-    python tests/gpu/real/run.py [--prebuilt FOLDER] [--json FILE] [--simulated [FOLDER]]
+    python tests/gpu/real/run.py [--prebuilt FOLDER] [--json FILE] [--only WORDS] [--simulated [FOLDER]]
 
 Prints one table (check, verdict, detail) and writes it as JSON. Every check is a process of its own
 with a limit, ends when its time is up, and stops no other. The whole ends within eight minutes.
@@ -42,7 +42,8 @@ SWITCH = "TORCH_DISTRIBUTED_USE_TORCHCOMMS"
 # From this NCCL on, ranks may share a GPU when they are told that it is meant.
 SHARES_A_GPU = (2, 30)
 
-# Those of tests/gpu/programs.py that touch device memory through CUDA and NCCL alone.
+# Those of tests/gpu/programs.py that touch device memory through CUDA and NCCL alone, and where no
+# host function waits for another, which CUDA may run on one thread.
 PROGRAMS = (
     "reductions",
     "moves",
@@ -53,7 +54,6 @@ PROGRAMS = (
     "both_devices",
     "operations_keep_their_order_on_all_streams",
     "operations_do_not_overtake_one_another",
-    "a_wait_is_for_the_current_stream_alone",
     "futures",
     "memory_pools",
     "graphs",
@@ -108,6 +108,8 @@ class Machine:
             "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
+            # Streams that share a connection wait for one another.
+            "CUDA_DEVICE_MAX_CONNECTIONS": "32",
             **own,
         }
 
@@ -126,6 +128,10 @@ class Machine:
         if version < SHARES_A_GPU:
             raise Skip(f"one GPU, and NCCL {self.facts['nccl']} does not let ranks share it")
         return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
+# A verdict, a detail, and how the processes ended.
+Outcome = tuple[str, str, list[sim.Rank]]
 
 
 def told(rank: sim.Rank) -> str:
@@ -150,12 +156,10 @@ def judged(ended: list[sim.Rank], seconds: float) -> tuple[str, str]:
     return ("skipped" if ended[0].status == SKIPPED else "passed"), told(ended[0])
 
 
-def script(
-    *words: str, ranks: int = 1
-) -> Callable[[Machine, float], tuple[str, str, list[sim.Rank]]]:
+def script(*words: str, ranks: int = 1) -> Callable[[Machine, float], Outcome]:
     """A check that is a script of this folder."""
 
-    def run(machine: Machine, seconds: float) -> tuple[str, str, list[sim.Rank]]:
+    def run(machine: Machine, seconds: float) -> Outcome:
         extra = machine.pair() if ranks > 1 else {}
         ended = machine.run([str(HERE / words[0]), *words[1:]], ranks, seconds, **extra)
         return *judged(ended, seconds), ended
@@ -163,7 +167,7 @@ def script(
     return run
 
 
-def programs(machine: Machine, seconds: float) -> tuple[str, str, list[sim.Rank]]:
+def programs(machine: Machine, seconds: float) -> Outcome:
     """The programs of the simulator's tests, on ours and on torch's own: the same results."""
     extra = machine.pair()
     found: dict[str, list[dict[str, str]]] = {}
@@ -193,7 +197,7 @@ def programs(machine: Machine, seconds: float) -> tuple[str, str, list[sim.Rank]
     return "passed", f"{len(PROGRAMS)} programs, results as torch's own nccl gives", all_ended
 
 
-def overhead(machine: Machine, seconds: float) -> tuple[str, str, list[sim.Rank]]:
+def overhead(machine: Machine, seconds: float) -> Outcome:
     """Host time per call beside torch's own nccl."""
     try:
         ranks, extra = 2, machine.pair()
@@ -209,7 +213,8 @@ def overhead(machine: Machine, seconds: float) -> tuple[str, str, list[sim.Rank]
             return "failed", f"{side}: {judged(ended, seconds / 2)[1]}", all_ended
         found[side] = json.loads(match[1])
     rows = [
-        f"{name} {found['ours'][name]:.1f} ({theirs:.1f})" for name, theirs in found["torch"].items()
+        f"{name} {found['ours'][name]:.1f} ({theirs:.1f})"
+        for name, theirs in found["torch"].items()
     ]
     slower = [name for name, theirs in found["torch"].items() if found["ours"][name] > theirs]
     said = f"us of CPU per call, ours (torch's), {ranks} ranks: " + "; ".join(rows)
@@ -218,13 +223,13 @@ def overhead(machine: Machine, seconds: float) -> tuple[str, str, list[sim.Rank]
     return "passed", said, all_ended
 
 
-CHECKS: list[tuple[str, float, Callable[[Machine, float], tuple[str, str, list[sim.Rank]]]]] = [
+CHECKS: list[tuple[str, float, Callable[[Machine, float], Outcome]]] = [
     ("symbols of NCCL and CUDA", 40, script("ranks.py", "symbols")),
     ("structs and numbers of nccl.h", 30, script("header.py", str(BUILD))),
     ("one rank: operations and dtypes", 60, script("ranks.py", "one_rank")),
     ("stream order, slow kernel", 40, script("ranks.py", "stream_order")),
     ("graph capture and replay", 40, script("ranks.py", "graph")),
-    ("host overhead", 60, overhead),
+    ("host overhead", 100, overhead),
     ("two ranks beside torch's nccl", 120, programs),
     ("time-out under a spinning kernel", 50, script("ranks.py", "time_out")),
     ("time-out: the peer spins", 40, script("ranks.py", "peer_spins", ranks=2)),
@@ -234,7 +239,7 @@ CHECKS: list[tuple[str, float, Callable[[Machine, float], tuple[str, str, list[s
 def attempted(
     name: str,
     seconds: float,
-    check: Callable[[Machine, float], tuple[str, str, list[sim.Rank]]],
+    check: Callable[[Machine, float], Outcome],
     machine: Machine,
 ) -> Row:
     """A check's row. Whatever goes wrong is this check's own."""
@@ -327,6 +332,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prebuilt", type=Path, default=named, help="else FERROCOMM_PREBUILT")
     parser.add_argument("--json", type=Path, default=BUILD / "results.json")
     parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORDS",
+        help="the checks with these words in their name; may be given more than once",
+    )
+    parser.add_argument(
         "--simulated",
         nargs="?",
         const="",
@@ -349,6 +361,8 @@ def main() -> int:
         return 2
     rows = [prepared(machine, chosen.prebuilt)]
     for name, seconds, check in CHECKS:
+        if chosen.only and not any(words in name for words in chosen.only):
+            continue
         row = attempted(name, seconds, check, machine)
         print(f"{row.check}: {row.verdict}", file=sys.stderr, flush=True)
         rows.append(row)
