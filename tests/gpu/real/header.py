@@ -174,7 +174,8 @@ def main() -> int:
     source.write_text(comparison.program())
     compiler = shlex.split(os.environ.get("CC", "cc"))
     folders = ["-I", str(header.parent), "-isystem", str(cuda_headers(work))]
-    subprocess.run([*compiler, "-std=gnu11", *folders, "-o", str(program), str(source)], check=True)
+    command = [*compiler, "-std=gnu11", *folders, "-o", str(program), str(source)]
+    subprocess.run(command, check=True, timeout=25)
     done = subprocess.run([str(program)], capture_output=True, text=True, check=True)
     wrong = comparison.differences(done.stdout)
     version = comparison.version(text)

@@ -1,8 +1,8 @@
 """What a rank does in the checks on a GPU: `python ranks.py CHECK`.
 
 Prints `DETAIL words` and ends with 0, with 77 when the check cannot be made here, else otherwise.
-Launches no kernel but the slow one, so that the simulated GPU can run everything as well; values are
-made on the host and copied.
+Launches no kernel but the slow one, so that the simulated GPU can run everything as well; values
+are made on the host and copied.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def cycles_per_millisecond() -> float:
     torch.cuda._sleep(100_000_000)
     end.record()
     end.synchronize()
-    return 100_000_000 / start.elapsed_time(end)
+    return float(100_000_000 / start.elapsed_time(end))
 
 
 def occupy(milliseconds: int) -> None:
@@ -337,7 +337,7 @@ def stream_order() -> str:
     join()
     old, new = made([1.0] * 4096), made([2.0] * 4096)
     # Everything that is made when it is first needed.
-    dist.all_gather_into_tensor(torch.empty_like(old), new, async_op=True).wait()
+    waited(dist.all_gather_into_tensor(torch.empty_like(old), new, async_op=True))
     occupy(1)
     torch.cuda.synchronize()
     held = [ordered(async_op, old, new) for async_op in (False, True)]
@@ -360,7 +360,7 @@ def graph() -> str:
     with torch.cuda.graph(captured, capture_error_mode="thread_local"):
         dist.all_gather_into_tensor(out, source)
         work = dist.all_gather_into_tensor(beside, source, async_op=True)
-        work.wait()
+        waited(work)
         # Nobody but the graph holds this one.
         dist.all_gather_into_tensor(twice, torch.empty_like(out).copy_(out))
     source.copy_(values[1])

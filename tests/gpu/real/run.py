@@ -1,6 +1,6 @@
 """The checks for a machine with an NVIDIA GPU: `make test-gpu`, or
 
-    python tests/gpu/real/run.py [--prebuilt FOLDER] [--json FILE] [--only WORDS] [--simulated [FOLDER]]
+    python tests/gpu/real/run.py [--prebuilt FOLDER] [--simulated [FOLDER]] [--only WORDS]
 
 Prints one table (check, verdict, detail) and writes it as JSON. Every check is a process of its own
 with a limit, ends when its time is up, and stops no other. The whole ends within eight minutes.
@@ -21,6 +21,7 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -212,15 +213,11 @@ def overhead(machine: Machine, seconds: float) -> Outcome:
         if match is None:
             return "failed", f"{side}: {judged(ended, seconds / 2)[1]}", all_ended
         found[side] = json.loads(match[1])
-    rows = [
-        f"{name} {found['ours'][name]:.1f} ({theirs:.1f})"
-        for name, theirs in found["torch"].items()
-    ]
-    slower = [name for name, theirs in found["torch"].items() if found["ours"][name] > theirs]
-    said = f"us of CPU per call, ours (torch's), {ranks} ranks: " + "; ".join(rows)
-    if slower:
-        return "slower", said, all_ended
-    return "passed", said, all_ended
+    rows = [(name, found["ours"][name], theirs) for name, theirs in found["torch"].items()]
+    said = f"us of CPU per call, ours (torch's), {ranks} rank(s): "
+    said += "; ".join(f"{name} {ours:.1f} ({theirs:.1f})" for name, ours, theirs in rows)
+    verdict = "slower" if any(ours > theirs for _, ours, theirs in rows) else "passed"
+    return verdict, said, all_ended
 
 
 CHECKS: list[tuple[str, float, Callable[[Machine, float], Outcome]]] = [
@@ -270,14 +267,20 @@ def prepared(machine: Machine, prebuilt: Path | None) -> Row:
         return Row(name, verdict, detail, time.monotonic() - began, ended[0].output)
     command = [sys.executable, str(HERE / "shim.py"), str(prebuilt.resolve()), str(BUILD)]
     limit = min(300.0, machine.deadline - began)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return Row(name, "failed", f"the shim was not compiled within {limit:.0f} s", limit)
-    if done.returncode != 0:
-        detail = " ".join(done.stderr.split())
-        return Row(name, "failed", detail[:500], time.monotonic() - began, done.stderr)
-    machine.package = done.stdout.strip()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as compiling:
+        try:
+            folder, complaint = compiling.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            # Its compilers as well: they are in its session.
+            os.killpg(compiling.pid, signal.SIGKILL)
+            return Row(name, "failed", f"the shim was not compiled within {limit:.0f} s", limit)
+    if compiling.returncode != 0:
+        detail = " ".join(complaint.split())
+        return Row(name, "failed", detail[:500], time.monotonic() - began, complaint)
+    machine.package = folder.strip()
     took = time.monotonic() - began
     return Row(name, "passed", f"shim compiled here, engine of {prebuilt}", took)
 
@@ -304,7 +307,8 @@ def missing(machine: Machine) -> str | None:
     if match is None:
         return f"torch does not start on it ({told(ended)})"
     machine.facts = json.loads(match[1])
-    return machine.facts["missing"]
+    lacks = machine.facts["missing"]
+    return None if lacks is None else str(lacks)
 
 
 def head(machine: Machine) -> str:
@@ -312,8 +316,9 @@ def head(machine: Machine) -> str:
     facts = machine.facts
     where = "SIMULATED GPU, not a real one" if machine.simulator else facts["card"]
     return (
-        f"{datetime.date.today()}: {where}; {facts['devices']} device(s), driver {facts['driver']}, "
-        f"NCCL {facts['nccl']}, torch {facts['torch']}, Python {platform.python_version()}"
+        f"{datetime.date.today()}: {where}; {facts['devices']} device(s), "
+        f"driver {facts['driver']}, NCCL {facts['nccl']}, torch {facts['torch']}, "
+        f"Python {platform.python_version()}"
     )
 
 

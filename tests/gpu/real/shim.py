@@ -1,8 +1,8 @@
 """Compiles the extension `_comms` against the torch that is found, around a prebuilt engine.
 
-For machines without Rust: what cargo makes is carried (`make prebuilt` lays it out), and what depends
-on torch is compiled here, with the C++ compiler alone. The result is a folder for PYTHONPATH. Must
-not import torch, which would import torchcomms.
+For machines without Rust: what cargo makes is carried (`make prebuilt` lays it out), and what
+depends on torch is compiled here, with the C++ compiler alone. The result is a folder for
+PYTHONPATH. Must not import torch, which would import torchcomms.
 """
 
 from __future__ import annotations
