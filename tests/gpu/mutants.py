@@ -41,8 +41,8 @@ MUTANTS = [
         "            issuing.before.hold(stream)?;\n",
         "",
     ),
-    # That operations of a communicator wait for one another across streams cannot be missed here: the
-    # simulated NCCL, as the real one, sees to it as well.
+    # That operations wait for one another across streams cannot be missed here: the simulated NCCL,
+    # as the real one, sees to it as well.
     Mutant(
         "a synchronous operation runs beside the caller's stream",
         "comm.rs",
