@@ -144,7 +144,9 @@ def lacking(library: ctypes.CDLL, names: set[str]) -> list[str]:
 
 @check
 def symbols() -> str:
-    nccl, driver = ctypes.CDLL("libnccl.so.2"), ctypes.CDLL("libcuda.so.1")
+    # The one that the engine takes: torch's, which is mapped, unless another is named.
+    nccl = ctypes.CDLL(os.environ.get("FERROCOMM_NCCL_LIB") or "libnccl.so.2")
+    driver = ctypes.CDLL("libcuda.so.1")
     code = ctypes.c_int()
     assert nccl.ncclGetVersion(ctypes.byref(code)) == 0
     of_nccl, of_cuda = needed()
@@ -184,6 +186,9 @@ MOVED = [
     torch.float8_e5m2,
 ]
 OPS = ["SUM", "PRODUCT", "MIN", "MAX"]
+COMPLEX = [torch.complex64, torch.complex128]
+# NCCL reduces them from this capability of a card on.
+FLOAT8, FLOAT8_FROM = [torch.float8_e4m3fn, torch.float8_e5m2], (9, 0)
 AVERAGED = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
@@ -265,6 +270,10 @@ def one_rank() -> str:
             for name in OPS:
                 op = getattr(dist.ReduceOp, name)
                 attempt(f"{dtype} {name}", functools.partial(reductions, dtype, op, async_op))
+        sums = COMPLEX + (FLOAT8 if torch.cuda.get_device_capability() >= FLOAT8_FROM else [])
+        for dtype in sums:
+            op = dist.ReduceOp.SUM
+            attempt(f"{dtype} SUM", functools.partial(reductions, dtype, op, async_op))
         for dtype in AVERAGED:
             average = dist.ReduceOp.AVG
             attempt(f"{dtype} AVG", functools.partial(reductions, dtype, average, async_op))
@@ -278,7 +287,8 @@ def one_rank() -> str:
     dist.barrier()
     dist.destroy_process_group()
     assert not wrong, f"{len(wrong)} of {done} wrong: {'; '.join(wrong[:8])}"
-    return f"{done} operations, {len(MOVED)} dtypes moved, {len(REDUCED) + 1} reduced"
+    reduced = len(REDUCED) + len(sums) + 1
+    return f"{done} operations, {len(MOVED)} dtypes moved, {reduced} reduced"
 
 
 # ---- streams and graphs
@@ -287,15 +297,18 @@ SLOW = 1000  # milliseconds
 
 
 def ordered(async_op: bool, old: torch.Tensor, new: torch.Tensor) -> float:
-    """One operation behind a slow kernel; gives how long the host was held, in milliseconds."""
+    """One operation behind a slow kernel; gives how long the host was held, in milliseconds. An
+    asynchronous one is waited for on a stream that nothing else holds up."""
     source, out, seen, beside = (old.clone() for _ in range(4))
     producer, other = torch.cuda.Stream(), torch.cuda.Stream()
+    reader = torch.cuda.Stream() if async_op else producer
     torch.cuda.synchronize()
     with torch.cuda.stream(producer):
         began = time.monotonic()
         occupy(SLOW)
         source.copy_(new)
         work = dist.all_gather_into_tensor(out, source, async_op=async_op)
+    with torch.cuda.stream(reader):
         if work is not None:
             assert not work.is_completed(), "an asynchronous operation was over at once"
             work.wait()
@@ -305,9 +318,9 @@ def ordered(async_op: bool, old: torch.Tensor, new: torch.Tensor) -> float:
         beside.copy_(new)
         other.synchronize()
     assert not producer.query(), "the slow kernel was not slow, or another stream waited for it"
-    producer.synchronize()
+    reader.synchronize()
     took = (time.monotonic() - began) * 1000
-    assert bits(seen) == bits(new), f"async_op={async_op}: the operation did not wait"
+    assert bits(seen) == bits(new), f"async_op={async_op}: something did not wait"
     assert bits(beside) == bits(new)
     assert held < SLOW / 2, f"async_op={async_op}: the host was held for {held:.0f} ms"
     assert took > SLOW / 2, f"the slow kernel took {took:.0f} ms"
@@ -359,10 +372,10 @@ def graph() -> str:
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured, capture_error_mode="thread_local"):
         dist.all_gather_into_tensor(out, source)
-        work = dist.all_gather_into_tensor(beside, source, async_op=True)
+        # Nobody but the graph holds what is gathered here.
+        work = dist.all_gather_into_tensor(beside, source.clone(), async_op=True)
         waited(work)
-        # Nobody but the graph holds this one.
-        dist.all_gather_into_tensor(twice, torch.empty_like(out).copy_(out))
+        twice.copy_(beside)
     source.copy_(values[1])
     torch.cuda.synchronize()
     assert bits(out) == bits(values[0]), "the capture ran what it captured"
