@@ -229,7 +229,7 @@ CHECKS: list[tuple[str, float, Callable[[Machine, float], Outcome]]] = [
     ("host overhead", 100, overhead),
     ("two ranks beside torch's nccl", 120, programs),
     ("time-out under a spinning kernel", 50, script("ranks.py", "time_out")),
-    ("time-out: the peer spins", 40, script("ranks.py", "peer_spins", ranks=2)),
+    ("time-out: the peer spins", 50, script("ranks.py", "peer_spins", ranks=2)),
 ]
 
 
