@@ -31,7 +31,7 @@ CARGO_FLAGS := --workspace --locked
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
         test-conformance test-conformance-full test-failures test-hosts \
-        test-simgpu
+        test-simgpu test-gpu prebuilt
 
 help:
 	@echo 'make setup      the environment .venv with torch and the tools'
@@ -42,6 +42,8 @@ help:
 	@echo '                matrix docs conformance failures models simgpu'
 	@echo 'make test-full  the same, then conformance on four hosts (hosts), make sanitize, the demo, and'
 	@echo '                cases of conformance drawn from the full product'
+	@echo 'make test-gpu   the checks for a machine with an NVIDIA GPU; 8 minutes at most (docs/gpu.md)'
+	@echo 'make prebuilt   into build/prebuilt, what such a machine needs that has no Rust'
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
 	@echo 'make bench      every operation beside gloo and MPI, into docs/performance.md; 30 minutes'
 	@echo '                (BENCH=--quick: some of it, printed only)'
@@ -151,6 +153,23 @@ test-docs: $(BUILD)
 test-simgpu: $(BUILD)
 	cd rust/simgpu && CARGO_TARGET_DIR='$(CURDIR)/build/simgpu/target' cargo test --locked --quiet
 	$(PY) -m pytest tests/gpu
+
+# Such a machine may have neither this environment nor Rust: nothing is built but the shim, around what
+# `make prebuilt` left in the folder PREBUILT. GPU_CHECKS=--simulated tries the script.
+PREBUILT ?=
+GPU_CHECKS ?=
+test-gpu:
+	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) tests/gpu/real/run.py \
+	    $(if $(PREBUILT),--prebuilt '$(PREBUILT)') $(GPU_CHECKS)
+
+prebuilt:
+	CARGO_TARGET_DIR='$(CURDIR)/build/prebuilt-target' cargo build --locked --release \
+	    -p ferrocomm-capi -p ferrocomm-torch-bridge
+	rm -rf build/prebuilt && mkdir -p build/prebuilt/include
+	cp build/prebuilt-target/release/libferrocomm.so \
+	    build/prebuilt-target/release/libferrocomm_torch_bridge.a build/prebuilt
+	cp -RL build/prebuilt-target/cxxbridge/rust build/prebuilt-target/cxxbridge/ferrocomm-torch-bridge \
+	    build/prebuilt/include
 
 test-models:
 	cd tests/models && CARGO_TARGET_DIR='$(CURDIR)/build/models' cargo test --locked --quiet

@@ -11,6 +11,7 @@ they are listed in rust/simgpu/README.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import select
@@ -176,15 +177,23 @@ def run(
     """Runs a command as every rank and gives how each ended."""
     folder = folder or build()
     port = free_port()
+    environments = [environment(rank, ranks, port, folder, extra or {}) for rank in range(ranks)]
+    return launch(command, environments, timeout)
+
+
+def launch(
+    command: Sequence[str], environments: Sequence[Mapping[str, str]], timeout: float
+) -> list[Rank]:
+    """Runs a command once per environment and gives how each ended."""
     with tempfile.TemporaryDirectory() as logs:
-        paths = [Path(logs) / str(rank) for rank in range(ranks)]
+        paths = [Path(logs) / str(rank) for rank in range(len(environments))]
         children: list[subprocess.Popen[bytes]] = []
         try:
-            for rank, path in enumerate(paths):
+            for variables, path in zip(environments, paths, strict=True):
                 with path.open("wb") as log:
                     child = subprocess.Popen(
                         command,
-                        env=environment(rank, ranks, port, folder, extra or {}),
+                        env=variables,
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
@@ -193,10 +202,13 @@ def run(
                 children.append(child)
             statuses = wait(children, timeout)
         finally:
-            for child in children:
-                if child.poll() is None:
-                    child.kill()
-                    child.wait()
+            left = [child for child in children if child.poll() is None]
+            for child in left:
+                child.kill()
+            for child in left:
+                # One that is in a real driver may have to wait for a kernel.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(20)
         outputs = [path.read_text(errors="replace") for path in paths]
     return [
         Rank(rank, status, output)
