@@ -445,7 +445,7 @@ mod tests {
                 ..Board::new(board.end).unwrap()
             };
             thread::scope(|scope| {
-                scope.spawn(|| {
+                let taker = scope.spawn(|| {
                     Taker {
                         board,
                         source: from,
@@ -453,7 +453,7 @@ mod tests {
                     }
                     .run()
                 });
-                let _ends = Ends(board);
+                let ends = Ends(board);
                 let mut giver = Giver {
                     board,
                     source: from,
@@ -463,6 +463,8 @@ mod tests {
                 for length in [1000, SLOT + 7, bytes] {
                     giver.give(length, way).unwrap();
                 }
+                drop(ends);
+                taker.join().unwrap();
             });
             assert!(source == target, "{way:?}");
         }
