@@ -218,7 +218,13 @@ def test_targets_against_gloo_look_at_the_worst_size() -> None:
 
 
 def test_the_target_of_groups_needs_all_64_ranks() -> None:
-    facts = {"ours": [1.0], "gloo": [30.0], "ours_descriptors": 0.0, "gloo_descriptors": 9.0}
+    facts = {
+        "ours": [1.0],
+        "gloo": [30.0],
+        "torch": [0.5],
+        "ours_descriptors": 0.0,
+        "gloo_descriptors": 9.0,
+    }
     assert verdict(results(groups=facts | {"ranks": 64}), "new_group of 64") is True
     assert verdict(results(groups=facts | {"ranks": 16}), "new_group of 64") is False
 
