@@ -28,7 +28,7 @@ NAME = re.compile(r"(?:#|/\*) (\w+\.(?:py|c))\b")
 PREFIXES = "FERROCOMM|TORCHCOMM|TORCHELASTIC|MASTER|GLOO|NCCL|LOCAL|WORLD|OMPI|MPI|PMI|PALS|SLURM"
 IN_CODE = re.compile(rf'"((?:{PREFIXES})_[A-Z_]+)"')
 IN_TABLE = re.compile(r"`([A-Z][A-Z_]+)`")
-# Read by others (torch, make, CMake), or without a prefix to be found by: RANK and the user's folders.
+# Read by others (torch, make, CMake), or without a prefix to be found by: RANK, the user's folders.
 READ_ELSEWHERE = {
     "TORCH_DISTRIBUTED_USE_TORCHCOMMS",
     "CMAKE_BUILD_PARALLEL_LEVEL",
