@@ -236,7 +236,7 @@ impl Arena {
         let shares = if segments::any() { SHARES } else { 0 };
         self.memory
             .atomic_u64(entry)
-            .store(round * FLAG | shares, Ordering::Release);
+            .store((round * FLAG) | shares, Ordering::Release);
         // The line of the next round comes to this processor while it waits for the others. Whoever
         // posts this round has seen all post the one before, so nobody reads there any more.
         let next = self.entry(rank, round + 1) + WHAT;

@@ -48,8 +48,8 @@ fn arena(ranks: usize, rounds: u64) -> Arc<Arena> {
         past_caches_from: 0,
         direct_from: usize::MAX,
     };
-    let (arena, _) =
-        Arena::create(ranks, choice, &Budget::of_machine()).expect("memory is not short in a model");
+    let (arena, _) = Arena::create(ranks, choice, &Budget::of_machine())
+        .expect("memory is not short in a model");
     for rank in 0..ranks {
         for round in 0..=rounds {
             arena.posted(rank, round);
