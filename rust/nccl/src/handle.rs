@@ -1,6 +1,7 @@
 //! The owner of one NCCL communicator: nobody uses it once it is given up, and it is given up once.
 
 use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +18,8 @@ use crate::hints::Hints;
 
 /// How long the end of a communicator on this rank alone may take.
 const ENDING: Duration = Duration::from_secs(5);
+/// How long a revocation may take: whoever waits for an operation waits for this too.
+const REVOKING: Duration = Duration::from_secs(1);
 /// Pause between two looks at a call in progress.
 const PAUSE: Duration = Duration::from_micros(20);
 
@@ -33,9 +36,15 @@ pub(crate) struct Handle {
     pub(crate) nccl: &'static Nccl,
     pub(crate) device: Device,
     comm: Mutex<Option<Comm>>,
-    // NCCL may look at the texts of its configuration as long as the communicator lives.
+    texts: Texts,
+}
+
+/// NCCL may look at the texts of its configuration as long as the communicator lives, so whoever may be
+/// its last owner has them.
+#[derive(Clone, Debug)]
+struct Texts {
     _hints: Arc<Hints>,
-    _name: CString,
+    _name: Arc<CString>,
 }
 
 impl Handle {
@@ -51,8 +60,10 @@ impl Handle {
             nccl,
             device,
             comm: Mutex::new(Some(comm)),
-            _hints: hints,
-            _name: name,
+            texts: Texts {
+                _hints: hints,
+                _name: Arc::new(name),
+            },
         })
     }
 
@@ -86,7 +97,8 @@ impl Handle {
     }
 
     /// Stops what is on its way and leaves a communicator that can only be given up. `false` where
-    /// this NCCL cannot.
+    /// this NCCL cannot. When it does not end in time the communicator is left to the thread that is
+    /// in it, which gives it up whenever it gets there.
     pub(crate) fn revoke(&self) -> bool {
         let Ok(revoke) = symbol!(self.nccl, ncclCommRevoke) else {
             return false;
@@ -94,24 +106,34 @@ impl Handle {
         let Ok(comm) = self.get() else {
             return false;
         };
-        let (nccl, device) = (self.nccl, self.device);
-        let outcome = bounded("revoking", Deadline::after(ENDING), move || {
-            let Comm(comm) = { comm };
+        let (nccl, device, texts) = (self.nccl, self.device, self.texts.clone());
+        // Whoever sets it first, the thread at its end or the one that waits for it at the deadline,
+        // leaves the communicator to the other.
+        let parted = Arc::new(AtomicBool::new(false));
+        let theirs = parted.clone();
+        let outcome = bounded("revoking", Deadline::after(REVOKING), move || {
+            let (Comm(comm), _texts) = (comm, texts);
             let _entered = device.enter()?;
             // SAFETY: NCCL allows it beside a call that is stuck. It is not given up meanwhile:
-            // whoever fails a communicator is the only one to revoke it, and then gives it up.
+            // whoever fails a communicator is the only one to revoke it, and gives it up when this
+            // has ended, or never.
             let result = unsafe { revoke(comm, NCCL_REVOKE_DEFAULT as i32) };
+            let deadline = Deadline::after(REVOKING);
             // SAFETY: as above.
-            unsafe {
-                finished(
-                    nccl,
-                    comm,
-                    "ncclCommRevoke",
-                    result,
-                    Deadline::after(ENDING),
-                )
+            let outcome = unsafe { finished(nccl, comm, "ncclCommRevoke", result, deadline) };
+            if theirs.swap(true, Ordering::AcqRel) {
+                // SAFETY: left to this thread, and no other uses it.
+                unsafe { abort(nccl, comm) }?;
             }
+            outcome
         });
+        let late = outcome
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::Timeout)
+            && !parted.swap(true, Ordering::AcqRel);
+        if late {
+            self.comm().take();
+        }
         outcome
             .inspect_err(|error| tracing::warn!(error = %error, "a communicator cannot be revoked"))
             .is_ok()
@@ -122,21 +144,13 @@ impl Handle {
         let Some(comm) = self.comm().take() else {
             return;
         };
-        let (nccl, device) = (self.nccl, self.device);
+        let (nccl, device, texts) = (self.nccl, self.device, self.texts.clone());
         let outcome = bounded("aborting", Deadline::after(ENDING), move || {
-            let Comm(comm) = { comm };
+            let (Comm(comm), _texts) = (comm, texts);
             let _entered = device.enter()?;
-            let abort = symbol!(nccl, ncclCommAbort).map_err(|error| errors::missing(&error))?;
             // SAFETY: taken out above, so that nobody else gives it up or starts to use it; NCCL
             // lets a call that is stuck in it return.
-            let result = unsafe { abort(comm) };
-            if result == ncclResult_t::ncclSuccess || result == ncclResult_t::ncclInProgress {
-                return Ok(());
-            }
-            // SAFETY: NULL instead of a communicator that may be gone.
-            Err(unsafe {
-                errors::failed(nccl, std::ptr::null_mut(), "ncclCommAbort", result, None)
-            })
+            unsafe { abort(nccl, comm) }
         });
         if let Err(error) = outcome {
             tracing::warn!(error = %error, "a communicator was left behind");
@@ -151,9 +165,9 @@ impl Handle {
         let Some(comm) = self.comm().take() else {
             return Ok(());
         };
-        let (nccl, device) = (self.nccl, self.device);
+        let (nccl, device, texts) = (self.nccl, self.device, self.texts.clone());
         bounded("finalizing", deadline, move || {
-            let Comm(comm) = { comm };
+            let (Comm(comm), _texts) = (comm, texts);
             let _entered = device.enter()?;
             if let Ok(finalize) = symbol!(nccl, ncclCommFinalize) {
                 // SAFETY: taken out above: nobody else uses it.
@@ -184,6 +198,24 @@ impl Drop for Handle {
 
 fn given_up() -> Error {
     Error::new(ErrorKind::Aborted, "the communicator was given up").remedy("make a new one")
+}
+
+/// Gives `comm` up without regard to peers.
+///
+/// # Errors
+/// NCCL's.
+///
+/// # Safety
+/// `comm` is alive, and nobody else gives it up or starts to use it.
+unsafe fn abort(nccl: &Nccl, comm: ncclComm_t) -> Result<()> {
+    let abort = symbol!(nccl, ncclCommAbort).map_err(|error| errors::missing(&error))?;
+    // SAFETY: by the caller's promise.
+    let result = unsafe { abort(comm) };
+    if result == ncclResult_t::ncclSuccess || result == ncclResult_t::ncclInProgress {
+        return Ok(());
+    }
+    // SAFETY: NULL instead of a communicator that may be gone.
+    Err(unsafe { errors::failed(nccl, std::ptr::null_mut(), "ncclCommAbort", result, None) })
 }
 
 /// What NCCL says about calls on `comm` that are on their way.
