@@ -702,7 +702,7 @@ fc_status fc_set_interrupt_callback(fc_interrupt_callback callback, void *ctx);
 
 /**
  * Memory of `bytes` bytes that the ranks of this machine can read where it lies, so that large
- * collectives of `backend` neither copy it nor ask the kernel for it. Any operation takes it, as any
+ * collectives neither copy it nor ask the kernel for it, once all ranks have some. Any takes it, as any
  * operation takes other memory. It is aligned to 64 bytes, its content is undefined, and no bytes
  * are memory too. `*out` receives it; it is the caller's, who gives it back once with `fc_mem_free`.
  * Reserved at once: when memory is short the answer is `FC_ERR_RESOURCES`, and using it never fails.

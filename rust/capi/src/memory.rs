@@ -8,7 +8,7 @@ use ferrocomm_engine::Backend;
 use crate::ffi::{self, Out, guard, guard_value, invalid};
 
 /// Memory of `bytes` bytes that the ranks of this machine can read where it lies, so that large
-/// collectives of `backend` neither copy it nor ask the kernel for it. Any operation takes it, as any
+/// collectives neither copy it nor ask the kernel for it, once all ranks have some. Any takes it, as any
 /// operation takes other memory. It is aligned to 64 bytes, its content is undefined, and no bytes
 /// are memory too. `*out` receives it; it is the caller's, who gives it back once with `fc_mem_free`.
 /// Reserved at once: when memory is short the answer is `FC_ERR_RESOURCES`, and using it never fails.

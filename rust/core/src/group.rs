@@ -78,7 +78,8 @@ pub trait Group: Send + Sync {
     }
 
     /// Runs `call` on the caller's thread until it is over; a synchronous call, in one go. `issued`
-    /// is called once the call has its place in the order of calls, with no lock held.
+    /// is called once the call has its place in the order of calls, with no lock held that a
+    /// callback of this thread could be waiting for.
     ///
     /// # Errors
     /// As `issue` and `wait`. When the client interrupts the wait, a point-to-point call is cancelled,

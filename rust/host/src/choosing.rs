@@ -15,7 +15,8 @@ use crate::cores;
 
 /// A length that no payload has.
 pub(crate) const NEVER: usize = usize::MAX;
-/// With `FERROCOMM_DIRECT_READS=on`: from so many bytes on a read is worth its system call.
+/// From so many bytes on it is worth telling addresses instead of bytes: where a read is a system call
+/// (`FERROCOMM_DIRECT_READS=on`), and where all ranks share segments.
 pub(crate) const WORTH_A_CALL: usize = 24 << 10;
 
 /// From which lengths on a kernel is used.

@@ -18,7 +18,6 @@ use crate::address;
 use crate::at_once::Attempt;
 use crate::bootstrap::{JoinRequest, Member, Neighbours, join};
 use crate::endpoint::{Endpoint, TransportChoice};
-use crate::gathering::new_place;
 use crate::instructions;
 use crate::membership::{Membership, Standing};
 use crate::points::Tried;
@@ -182,7 +181,7 @@ impl HostGroup {
         rank: GroupRank,
         members: Arc<Vec<Member>>,
     ) -> Self {
-        let place = new_place();
+        let place = Arc::<Place>::default();
         progress.with(|core| {
             let local = core.endpoint.me.machine;
             let neighbours = members

@@ -28,7 +28,7 @@ use crate::link::LinkState;
 use crate::meeting::{Meeting, Settled, Stepped};
 use crate::membership::{Membership, Seating, Standing};
 use crate::pulling::Readable;
-use crate::seat::{Place, Seat, Turn};
+use crate::seat::{Seat, Turn};
 use crate::slab::Key;
 use crate::stream::StreamKind;
 
@@ -499,9 +499,4 @@ impl Core {
         keys.into_iter()
             .any(|key| self.missing(key).contains(&rank))
     }
-}
-
-/// A communicator's place for its seat.
-pub(crate) fn new_place() -> Arc<Place> {
-    Arc::new(Place::default())
 }

@@ -28,12 +28,11 @@ use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
 
 use crate::arena::{Arena, INLINE, Inline};
+use crate::choosing::WORTH_A_CALL;
 use crate::collectives::{self, on_root, region_of, same_length};
 use crate::print::Print;
 use crate::pulling;
 
-/// From so many bytes on addresses are told instead of bytes where all ranks share segments.
-const WORTH_SHARING: usize = 24 << 10;
 /// Of so many bytes little is left in the caches when the last have come.
 const LARGE: usize = 8 << 20;
 /// Rounds whose fingerprints are remembered.
@@ -278,7 +277,7 @@ impl Position {
         let before = self.next - 1;
         let share = before > 0 && (0..arena.ranks()).all(|rank| arena.shares(rank, before));
         if share {
-            chosen.min(WORTH_SHARING)
+            chosen.min(WORTH_A_CALL)
         } else {
             chosen
         }

@@ -17,7 +17,6 @@ use crate::bell::Bell;
 use crate::bootstrap::Member;
 use crate::endpoint::{Endpoint, TransportChoice};
 use crate::frame::Fingerprint;
-use crate::gathering::new_place;
 use crate::membership::Membership;
 use crate::stream::{Stream, StreamKind};
 
@@ -88,7 +87,7 @@ impl Stage {
             GroupRank::new(0),
             members,
             seating,
-            new_place(),
+            Arc::default(),
         );
         core.groups.insert(COMM, group);
         let incoming = Arc::default();
