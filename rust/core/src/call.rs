@@ -191,6 +191,7 @@ pub enum Collective {
 
 impl Collective {
     /// Which operation it is.
+    #[inline(always)]
     pub fn operation(&self) -> Operation {
         match self {
             Self::Broadcast { .. } => Operation::Broadcast,
@@ -206,6 +207,7 @@ impl Collective {
     }
 
     /// The root, for operations that have one.
+    #[inline(always)]
     pub fn root(&self) -> Option<GroupRank> {
         match self {
             Self::Broadcast { root, .. }
@@ -217,6 +219,7 @@ impl Collective {
     }
 
     /// The reduce op, for operations that have one.
+    #[inline(always)]
     pub fn reduce_op(&self) -> Option<ReduceOp> {
         match self {
             Self::AllReduce { op, .. }
@@ -227,6 +230,7 @@ impl Collective {
     }
 
     /// Bytes on which all ranks must agree; `None` where they need not (all_to_all).
+    #[inline(always)]
     pub fn common_bytes(&self) -> Option<usize> {
         match self {
             Self::Broadcast { buffer, .. } => Some(buffer.bytes),
@@ -242,6 +246,7 @@ impl Collective {
 
     /// Bytes of the client's payload on this rank, for counters: what it gives, or takes where it
     /// gives nothing.
+    #[inline(always)]
     pub fn payload_bytes(&self) -> usize {
         match self {
             Self::Broadcast { buffer, .. } => buffer.bytes,
@@ -296,6 +301,7 @@ pub enum Task {
 
 impl Task {
     /// Which operation it is.
+    #[inline(always)]
     pub fn operation(&self) -> Operation {
         match self {
             Self::Collective(collective) => collective.operation(),

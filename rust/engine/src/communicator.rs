@@ -383,23 +383,27 @@ impl Communicator {
     ///
     /// # Errors
     /// `Forked`, in a child of the process that made it.
+    #[inline(always)]
     pub fn check_process(&self) -> Result<()> {
         if self.is_inherited() {
-            let error = Error::new(ErrorKind::Forked, "the communicator was made before a fork")
-                .remedy("make a new communicator in the child")
-                .communicator(&self.label().name)
-                .rank(self.rank());
-            return Err(error);
+            return Err(self.inherited());
         }
         Ok(())
     }
 
+    #[cold]
+    fn inherited(&self) -> Error {
+        Error::new(ErrorKind::Forked, "the communicator was made before a fork")
+            .remedy("make a new communicator in the child")
+            .communicator(&self.label().name)
+            .rank(self.rank())
+    }
+
     /// The group, for those who may use it.
+    #[inline(always)]
     pub(crate) fn group(&self) -> Result<&Arc<dyn Group>> {
         self.check_process()?;
-        self.group
-            .get()
-            .ok_or_else(|| Error::new(ErrorKind::State, "the communicator is not joined yet"))
+        self.group.get().ok_or_else(not_joined)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -423,6 +427,7 @@ impl Communicator {
     }
 
     /// Whether an operation may start.
+    #[inline(always)]
     pub(crate) fn admit(&self) -> Result<()> {
         if self.shared.admits.load(Ordering::Acquire) {
             return Ok(());
@@ -514,6 +519,7 @@ impl Communicator {
     }
 
     /// The time-out of an operation: its own before the communicator's.
+    #[inline(always)]
     pub(crate) fn timeout_for(&self, own: Option<Duration>) -> Result<Duration> {
         positive(own.unwrap_or_else(|| self.timeout()))
     }
@@ -534,13 +540,24 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+#[inline(always)]
 fn positive(timeout: Duration) -> Result<Duration> {
     if timeout.is_zero() {
-        return Err(invalid("the time-out is not positive")
-            .got("0 ns")
-            .expected("at least 1 ns"));
+        return Err(not_positive());
     }
     Ok(timeout)
+}
+
+#[cold]
+fn not_positive() -> Error {
+    invalid("the time-out is not positive")
+        .got("0 ns")
+        .expected("at least 1 ns")
+}
+
+#[cold]
+fn not_joined() -> Error {
+    Error::new(ErrorKind::State, "the communicator is not joined yet")
 }
 
 fn checked(name: &str, rank: i32, size: i32) -> Result<(GroupRank, usize)> {

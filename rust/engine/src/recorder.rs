@@ -199,22 +199,33 @@ impl Recorder {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let created = self.ticks.now();
         if let Some(mut slot) = self.slot(id) {
-            // Where one communicator has the ring to itself, its label is there already.
-            let label = match slot.take() {
-                Some(old) if Arc::ptr_eq(&old.label, label) => old.label,
-                _ => label.clone(),
-            };
-            *slot = Some(Entry {
-                id,
-                label,
-                facts,
-                sequence,
-                timeout,
-                created,
-                started: (progress == Progress::Started).then_some(created),
-                ended: None,
-                progress,
-            });
+            let started = (progress == Progress::Started).then_some(created);
+            match &mut *slot {
+                // Where one communicator has the ring to itself, its label is there already.
+                Some(entry) if Arc::ptr_eq(&entry.label, label) => {
+                    entry.id = id;
+                    entry.facts = facts;
+                    entry.sequence = sequence;
+                    entry.timeout = timeout;
+                    entry.created = created;
+                    entry.started = started;
+                    entry.ended = None;
+                    entry.progress = progress;
+                }
+                place => {
+                    *place = Some(Entry {
+                        id,
+                        label: label.clone(),
+                        facts,
+                        sequence,
+                        timeout,
+                        created,
+                        started,
+                        ended: None,
+                        progress,
+                    });
+                }
+            }
         }
         Ticket(id)
     }
@@ -273,6 +284,7 @@ impl Recorder {
 
 impl Facts {
     /// What is worth noting of a task.
+    #[inline(always)]
     pub(crate) fn of(task: &Task, dtype: Dtype, rank: GroupRank) -> Self {
         match task {
             Task::Collective(collective) => Self::of_collective(collective, dtype, rank),
@@ -294,6 +306,7 @@ impl Facts {
 
     /// Bytes of the client's payload on this rank, for counters: what it gives, or takes where that
     /// says more.
+    #[inline(always)]
     pub(crate) fn payload_bytes(&self) -> usize {
         match self.operation {
             Operation::Broadcast | Operation::Scatter | Operation::Recv => self.output_bytes,
@@ -311,6 +324,7 @@ impl Facts {
     }
 
     /// An operation without buffers.
+    #[inline(always)]
     pub(crate) fn bare(operation: Operation, dtype: Dtype) -> Self {
         Self {
             operation,
@@ -340,6 +354,7 @@ impl Facts {
         }
     }
 
+    #[inline(always)]
     fn of_collective(collective: &Collective, dtype: Dtype, rank: GroupRank) -> Self {
         let (input_bytes, output_bytes) = match collective {
             Collective::Broadcast { buffer, root } if *root == rank => (buffer.bytes, buffer.bytes),

@@ -35,6 +35,7 @@ impl HostGroup {
     ///
     /// # Errors
     /// As `Group::issue`.
+    #[inline(always)]
     pub(crate) fn at_once(&self, call: Call, issued: &mut dyn FnMut()) -> Result<Attempt> {
         let Some(seat) = self.place().seat() else {
             return Ok(Attempt::Not(call));

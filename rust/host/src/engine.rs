@@ -215,6 +215,7 @@ impl HostGroup {
         })
     }
 
+    #[inline(always)]
     fn same_process(&self) -> Result<()> {
         if self.progress.is_own() {
             return Ok(());
