@@ -113,14 +113,20 @@ impl Shared {
     }
 
     /// Notes how an operation ended, in the recorder and in the state.
+    #[inline(always)]
     pub(crate) fn settle(&self, ticket: Ticket, operation: Operation, outcome: &Result<()>) {
-        let failure = outcome.as_ref().err();
-        process()
-            .recorder
-            .end(ticket, failure.map(ToString::to_string));
+        match outcome {
+            Ok(()) => process().recorder.end(ticket, None),
+            Err(error) => self.note_failure(ticket, operation, error),
+        }
+    }
+
+    #[cold]
+    fn note_failure(&self, ticket: Ticket, operation: Operation, error: &Error) {
+        process().recorder.end(ticket, Some(error.to_string()));
         // A point-to-point operation fails alone; when its group failed with it, the group says so
         // to whoever asks next.
-        if let Some(error) = failure.filter(|error| breaks(operation, error.kind())) {
+        if breaks(operation, error.kind()) {
             tracing::warn!(error = %error, "communicator failed");
             self.apply(Event::Failure(error.clone()));
         }

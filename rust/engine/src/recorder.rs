@@ -161,6 +161,7 @@ impl Recorder {
         self.slots.len()
     }
 
+    #[inline(always)]
     fn slot(&self, id: u64) -> Option<SpinMutexGuard<'_, Option<Entry>>> {
         let index = id.checked_rem(self.slots.len() as u64)?;
         Some(self.slots[index as usize].lock())
@@ -178,6 +179,7 @@ impl Recorder {
     }
 
     /// Notes an operation that has got its number and runs on the spot.
+    #[inline(always)]
     pub(crate) fn begin(
         &self,
         label: &Arc<Label>,
@@ -188,6 +190,7 @@ impl Recorder {
         self.note(label, facts, sequence, timeout, Progress::Started)
     }
 
+    #[inline(always)]
     fn note(
         &self,
         label: &Arc<Label>,
@@ -231,6 +234,7 @@ impl Recorder {
     }
 
     /// Changes an entry that the ring has not moved past.
+    #[inline(always)]
     fn update(&self, ticket: Ticket, change: impl FnOnce(&mut Entry)) {
         let Some(mut slot) = self.slot(ticket.0) else {
             return;

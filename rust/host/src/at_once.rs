@@ -11,6 +11,7 @@ use ferrocomm_core::work::Work;
 use crate::engine::HostGroup;
 use crate::meeting::{self, Meeting, Stepped};
 use crate::progress::{FEW_YIELDS, YIELDS};
+use crate::seat::Turn;
 
 /// Looks at the peers' flags between two looks at the clock.
 const LOOKS: u32 = 64;
@@ -47,45 +48,66 @@ impl HostGroup {
         let Some(mut turn) = seat.try_turn().filter(|_| self.place().queued() == 0) else {
             return Ok(Attempt::Not(call));
         };
-        let (collective, dtype) = match call.task {
-            Task::Collective(collective) => (collective, call.dtype),
+        let spin = seat.spin(&turn);
+        if let Task::Collective(collective) = &call.task
+            && let Some(brief) = seat.brief(collective, call.dtype)
+            && seat.post(&brief, &mut turn)
+        {
+            let patience = Patience::new(spin, call.mode, collective.payload_bytes());
+            issued();
+            if patience.wait(|| brief.step(&mut turn)) {
+                self.let_go(turn);
+                return Ok(Attempt::Done);
+            }
+            let meeting = Meeting::of_posted(collective.clone(), call.dtype);
+            let work = Work::new(collective.operation(), call.sequence);
+            return Ok(self.hand_over(work, (call.mode, call.timeout), meeting, turn));
+        }
+        let collective = match call.task {
+            Task::Collective(collective) => collective,
             task => return Ok(Attempt::Not(Call { task, ..call })),
         };
+        meeting::check(&collective, call.dtype, seat.me(), seat.arena().ranks())?;
         let operation = collective.operation();
-        let patience = Patience::new(seat.spin(&turn), call.mode, collective.payload_bytes());
-        let brief = seat.brief(&collective, dtype);
-        let meeting = match brief.filter(|brief| seat.post(brief, &mut turn)) {
-            Some(brief) => {
-                issued();
-                let over = patience.wait(|| brief.step(&mut turn));
-                (!over).then(|| Meeting::of_posted(collective, dtype))
-            }
-            None => {
-                meeting::check(&collective, dtype, seat.me(), seat.arena().ranks())?;
-                let mut meeting = Meeting::new(collective, dtype);
-                // A short one is posted first: what the caller does with its news takes time that
-                // the others need to come as far.
-                let mut posted = patience.short.then(|| seat.step(&mut meeting, &mut turn));
-                issued();
-                let over = patience.wait(|| {
-                    let posted = posted.take();
-                    posted.unwrap_or_else(|| seat.step(&mut meeting, &mut turn))
-                });
-                (!over).then_some(meeting)
-            }
-        };
-        let Some(meeting) = meeting else {
-            drop(turn);
-            if self.place().has_queued_meanwhile() {
-                self.progress().with(|core| core.kick(self.comm()));
-            }
-            return Ok(Attempt::Done);
-        };
-        let work = Arc::new(Work::new(operation, call.sequence));
-        self.progress().with(|core| {
-            core.take_over(self.comm(), meeting, &work, (call.mode, call.timeout), turn);
+        let patience = Patience::new(spin, call.mode, collective.payload_bytes());
+        let mut meeting = Meeting::new(collective, call.dtype);
+        // A short one is posted first: what the caller does with its news takes time that the others
+        // need to come as far.
+        let mut posted = patience.short.then(|| seat.step(&mut meeting, &mut turn));
+        issued();
+        let over = patience.wait(|| {
+            let posted = posted.take();
+            posted.unwrap_or_else(|| seat.step(&mut meeting, &mut turn))
         });
-        Ok(Attempt::Handed(work))
+        if over {
+            self.let_go(turn);
+            return Ok(Attempt::Done);
+        }
+        let work = Work::new(operation, call.sequence);
+        Ok(self.hand_over(work, (call.mode, call.timeout), meeting, turn))
+    }
+
+    /// Gives the turn back, and sees to those who could not get it.
+    fn let_go(&self, turn: Turn<'_>) {
+        drop(turn);
+        if self.place().has_queued_meanwhile() {
+            self.progress().with(|core| core.kick(self.comm()));
+        }
+    }
+
+    /// Gives the engine what takes longer.
+    #[cold]
+    fn hand_over(
+        &self,
+        work: Work,
+        manner: (Mode, Duration),
+        meeting: Meeting,
+        turn: Turn<'_>,
+    ) -> Attempt {
+        let work = Arc::new(work);
+        self.progress()
+            .with(|core| core.take_over(self.comm(), meeting, &work, manner, turn));
+        Attempt::Handed(work)
     }
 }
 

@@ -295,6 +295,7 @@ impl Position {
         self.settle(arena, me, self.next - 1)
     }
 
+    #[inline]
     fn settle(&mut self, arena: &Arena, me: usize, round: u64) -> Settled {
         if self.settled >= round {
             return Settled::Yes;
@@ -324,6 +325,7 @@ pub(crate) enum Settled {
     },
 }
 
+#[inline]
 fn agrees(arena: &Arena, rank: usize, round: u64, ours: Print) -> Settled {
     if !arena.posted(rank, round) {
         return Settled::Open;
