@@ -119,7 +119,10 @@ type Slot = SpinMutex<Option<Entry>, spin::Yield>;
 
 /// The ring.
 pub(crate) struct Recorder {
+    /// a power of two, so that finding one takes no division, or none
     slots: Box<[Slot]>,
+    /// how many operations are shown
+    entries: usize,
     next: AtomicU64,
     /// entries below were forgotten by `reset`
     floor: AtomicU64,
@@ -148,8 +151,14 @@ impl Recorder {
 
     /// Keeps the last `entries` operations.
     pub(crate) fn new(entries: usize) -> Self {
+        let slots = if entries == 0 {
+            0
+        } else {
+            entries.next_power_of_two()
+        };
         Self {
-            slots: (0..entries).map(|_| Slot::new(None)).collect(),
+            slots: (0..slots).map(|_| Slot::new(None)).collect(),
+            entries,
             next: AtomicU64::new(0),
             floor: AtomicU64::new(0),
             ticks: Ticks::new(),
@@ -158,13 +167,13 @@ impl Recorder {
 
     /// How many entries are kept.
     pub(crate) fn entries(&self) -> usize {
-        self.slots.len()
+        self.entries
     }
 
     #[inline(always)]
     fn slot(&self, id: u64) -> Option<SpinMutexGuard<'_, Option<Entry>>> {
-        let index = id.checked_rem(self.slots.len() as u64)?;
-        Some(self.slots[index as usize].lock())
+        let last = self.slots.len().wrapping_sub(1);
+        Some(self.slots.get(id as usize & last)?.lock())
     }
 
     /// Notes an operation that has got its number.
@@ -273,7 +282,7 @@ impl Recorder {
     /// The entries that are kept, oldest first.
     pub(crate) fn snapshot(&self) -> Vec<Entry> {
         let next = self.next.load(Ordering::Relaxed);
-        let oldest = next.saturating_sub(self.slots.len() as u64);
+        let oldest = next.saturating_sub(self.entries as u64);
         let scale = self.ticks.scale();
         (oldest.max(self.floor.load(Ordering::Relaxed))..next)
             .filter_map(|id| {
