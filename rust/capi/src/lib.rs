@@ -21,4 +21,5 @@ mod recorder;
 mod status;
 mod store;
 mod text;
+mod window;
 mod work;

@@ -224,8 +224,9 @@ impl Checker {
     }
 }
 
+/// Whether a region holds whole elements.
 #[inline(always)]
-fn whole(name: &'static str, region: Region, dtype: Dtype) -> Result<()> {
+pub(crate) fn whole(name: &'static str, region: Region, dtype: Dtype) -> Result<()> {
     if dtype.divides(region.bytes) {
         return Ok(());
     }
