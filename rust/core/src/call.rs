@@ -28,11 +28,12 @@ pub enum Operation {
     Recv = 11,
     Batch = 12,
     Split = 13,
+    Reconfigure = 14,
 }
 
 impl Operation {
     /// All of them, in order of their codes.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Broadcast,
         Self::AllReduce,
         Self::Reduce,
@@ -46,6 +47,7 @@ impl Operation {
         Self::Recv,
         Self::Batch,
         Self::Split,
+        Self::Reconfigure,
     ];
 
     /// Its name, as users write it.
@@ -64,6 +66,7 @@ impl Operation {
             Self::Recv => "recv",
             Self::Batch => "batch",
             Self::Split => "split",
+            Self::Reconfigure => "reconfigure",
         }
     }
 

@@ -16,6 +16,7 @@ mod issue;
 mod json;
 mod pending;
 mod process;
+mod reconfigure;
 mod recorder;
 mod state;
 #[cfg(test)]
@@ -30,3 +31,4 @@ pub use dump::{recorder_dump, recorder_reset};
 pub use ferrocomm_nccl::{allocate_on as allocate_on_gpu, locate as locate_nccl};
 pub use info::engine_info;
 pub use pending::Pending;
+pub use reconfigure::{Reconfigurable, ReconfigureOptions};

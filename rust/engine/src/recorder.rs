@@ -306,7 +306,8 @@ impl Facts {
             | Operation::Gather
             | Operation::Barrier
             | Operation::Send
-            | Operation::Split => self.input_bytes,
+            | Operation::Split
+            | Operation::Reconfigure => self.input_bytes,
         }
     }
 
