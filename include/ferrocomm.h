@@ -239,6 +239,45 @@ typedef void (*fc_log_callback)(void *ctx,
 typedef int32_t (*fc_interrupt_callback)(void *ctx);
 
 /**
+ * What the next group of a reconfigurable communicator is to be. Start from
+ * `fc_reconfigure_options_init`.
+ */
+typedef struct fc_reconfigure_options {
+    /**
+     * `sizeof(fc_reconfigure_options)` of the client; set by `fc_reconfigure_options_init`
+     */
+    size_t size;
+    /**
+     * the same on all members, and never used before on this communicator
+     */
+    int64_t uuid;
+    /**
+     * `handle_count` texts of `fc_comm_init_handle`, each nul-terminated: the members
+     */
+    const char *const *handles;
+    /**
+     * number of handles
+     */
+    size_t handle_count;
+    /**
+     * not 0: the rank is the position; 0: the engine chooses ranks, on all members alike
+     */
+    int64_t ordered;
+    /**
+     * how long it may take, nanoseconds; 0: the communicator's time-out
+     */
+    int64_t timeout_ns;
+    /**
+     * `hint_count` hints, or NULL; those of earlier calls stay where these say nothing
+     */
+    const struct fc_hint *hints;
+    /**
+     * number of hints
+     */
+    size_t hint_count;
+} fc_reconfigure_options;
+
+/**
  * Whether a process reaches the memory of a window by an address.
  */
 typedef uint32_t fc_window_access;
@@ -633,9 +672,10 @@ const char *fc_comm_name(const struct fc_comm *comm);
 const char *fc_comm_backend(const struct fc_comm *comm);
 
 /**
- * Its state: "ready", "failed", "aborted" or "finalized". `*state` receives static text.
+ * Its state: "ready", "failed", "aborted", "finalized", or "unconfigured" while it has no members. `*state` receives static text.
  */
-fc_status fc_comm_state(const struct fc_comm *comm, const char **state);
+fc_status fc_comm_state(const struct fc_comm *comm,
+                        const char **state);
 
 /**
  * Why the communicator has failed; empty text when it has not. `*cause` receives an owned string.
@@ -937,6 +977,40 @@ fc_status fc_comm_recv(struct fc_comm *comm,
 fc_status fc_comm_barrier(struct fc_comm *comm,
                           const struct fc_op_options *options,
                           struct fc_work **work);
+
+/**
+ * Sets `options` to defaults: everything zero but `ordered`, which is 1.
+ */
+void fc_reconfigure_options_init(struct fc_reconfigure_options *options);
+
+/**
+ * Makes a communicator that has no members yet, and whose members can change: see
+ * `fc_comm_reconfigure`. Talks to no other rank and to no store. Rank and size in `options` are the
+ * launcher's; they stand for nothing until it is configured. `*out` receives an owned communicator.
+ */
+fc_status fc_comm_create_unconfigured(const struct fc_comm_options *options, struct fc_comm **out);
+
+/**
+ * By what the members of the next group reach this one: text without spaces, to be handed to them in
+ * any way. It names this communicator for as long as it lives, and says which rank it has now: ranks
+ * that the engine chooses depend on that. `*handle` receives an owned string.
+ */
+fc_status fc_comm_init_handle(const struct fc_comm *comm,
+                              struct fc_string **handle);
+
+/**
+ * Gives a communicator made by `fc_comm_create_unconfigured` its members, or other members than it
+ * has; every member calls it with the same uuid and handles. What is pending fails with
+ * `FC_ERR_ABORTED`, whatever state the communicator is in but finalized. Members meet at the
+ * addresses in the handles, ask no store, and keep the connections they have. Fails on all members
+ * that have come: `FC_ERR_TIMEOUT` and `FC_ERR_PEER_LOST` name those that have not,
+ * `FC_ERR_MISMATCH` says where members were called with different handles. A call that returns a
+ * failure at once (a uuid that was used before, this communicator's own handle missing) has changed
+ * nothing. With `work` NULL it returns when it is over; else `*work` receives an owned work.
+ */
+fc_status fc_comm_reconfigure(struct fc_comm *comm,
+                              const struct fc_reconfigure_options *options,
+                              struct fc_work **work);
 
 /**
  * The last operations of this process's communicators, oldest first, as JSON in the shape torch's

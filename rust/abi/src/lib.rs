@@ -180,6 +180,29 @@ pub struct fc_op_options {
     pub on_stream: i64,
 }
 
+/// What the next group of a reconfigurable communicator is to be. Start from
+/// `fc_reconfigure_options_init`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fc_reconfigure_options {
+    /// `sizeof(fc_reconfigure_options)` of the client; set by `fc_reconfigure_options_init`
+    pub size: usize,
+    /// the same on all members, and never used before on this communicator
+    pub uuid: i64,
+    /// `handle_count` texts of `fc_comm_init_handle`, each nul-terminated: the members
+    pub handles: *const *const c_char,
+    /// number of handles
+    pub handle_count: usize,
+    /// not 0: the rank is the position; 0: the engine chooses ranks, on all members alike
+    pub ordered: i64,
+    /// how long it may take, nanoseconds; 0: the communicator's time-out
+    pub timeout_ns: i64,
+    /// `hint_count` hints, or NULL; those of earlier calls stay where these say nothing
+    pub hints: *const fc_hint,
+    /// number of hints
+    pub hint_count: usize,
+}
+
 /// Receives the answer of one store call. `data` and `message` are borrowed for the call.
 pub type fc_store_sink = Option<
     unsafe extern "C" fn(

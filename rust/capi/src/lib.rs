@@ -17,6 +17,7 @@ mod info;
 mod log;
 mod memory;
 mod operation;
+mod reconfigure;
 mod recorder;
 mod status;
 mod store;

@@ -35,11 +35,12 @@ pub enum Operation {
     WaitSignal = 18,
     TensorRegister = 19,
     TensorDeregister = 20,
+    Reconfigure = 21,
 }
 
 impl Operation {
     /// All of them, in order of their codes.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Broadcast,
         Self::AllReduce,
         Self::Reduce,
@@ -60,6 +61,7 @@ impl Operation {
         Self::WaitSignal,
         Self::TensorRegister,
         Self::TensorDeregister,
+        Self::Reconfigure,
     ];
 
     /// Its name, as users write it.
@@ -85,6 +87,7 @@ impl Operation {
             Self::WaitSignal => "wait_signal",
             Self::TensorRegister => "tensor_register",
             Self::TensorDeregister => "tensor_deregister",
+            Self::Reconfigure => "reconfigure",
         }
     }
 
@@ -111,7 +114,8 @@ impl Operation {
             | Self::Barrier
             | Self::Split
             | Self::TensorRegister
-            | Self::TensorDeregister => false,
+            | Self::TensorDeregister
+            | Self::Reconfigure => false,
         }
     }
 

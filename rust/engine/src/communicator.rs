@@ -146,6 +146,69 @@ fn breaks(operation: Operation, kind: ErrorKind) -> bool {
         )
 }
 
+/// What communicators that follow one another in one place have in common.
+#[derive(Clone)]
+pub(crate) struct Place {
+    backend: Backend,
+    pub(crate) name: Arc<str>,
+    rank: GroupRank,
+    size: usize,
+    timeout: Duration,
+}
+
+impl Place {
+    /// The place of a communicator that nobody has joined yet.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(crate) fn of(options: &CommunicatorOptions) -> Result<Self> {
+        let (rank, size) = checked(&options.name, options.rank, options.size)?;
+        Ok(Self {
+            backend: options.backend,
+            name: options.name.clone(),
+            rank,
+            size,
+            timeout: positive(options.timeout.unwrap_or(DEFAULT_TIMEOUT))?,
+        })
+    }
+
+    pub(crate) fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// A communicator without members.
+    pub(crate) fn vacant(&self) -> Arc<Communicator> {
+        let label = Label {
+            number: process().number(),
+            name: self.name.clone(),
+            engine: self.backend.name(),
+            rank: self.rank,
+            size: self.size,
+            members: None,
+        };
+        Communicator::unconfigured(self.backend, label, self.timeout)
+    }
+
+    /// One of `group`.
+    pub(crate) fn occupied(mut self, group: Arc<dyn Group>) -> Arc<Communicator> {
+        (self.rank, self.size) = (group.rank(), group.size());
+        self.vacant().joined(group)
+    }
+
+    pub(crate) fn failed(&self, cause: Error) -> Arc<Communicator> {
+        let communicator = self.vacant();
+        communicator.shared.apply(Event::Failure(cause));
+        communicator
+    }
+
+    pub(crate) fn aborted(&self) -> Arc<Communicator> {
+        let communicator = self.vacant();
+        communicator.shared.apply(Event::Abort);
+        communicator
+    }
+}
+
 impl Communicator {
     /// Makes a communicator; every rank calls it, and it returns when all have joined.
     ///
@@ -221,6 +284,41 @@ impl Communicator {
         self.group.get_or_init(|| group);
         self.shared.apply(Event::Joined);
         self
+    }
+
+    /// Where it stands; another may follow it there.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            backend: self.backend,
+            name: self.label().name.clone(),
+            rank: self.rank(),
+            size: self.size(),
+            timeout: self.timeout(),
+        }
+    }
+
+    /// Gives it a group that works can be waited on with; it stays without members.
+    pub(crate) fn attach(&self, group: Arc<dyn Group>) {
+        self.group.get_or_init(|| group);
+    }
+
+    /// The group, if it has one in which it may still have something pending.
+    pub(crate) fn group_if_joined(&self) -> Option<Arc<dyn Group>> {
+        let joined = !matches!(*self.shared.state(), State::Unconfigured);
+        self.group.get().filter(|_| joined).cloned()
+    }
+
+    /// Another communicator follows in its place: it serves no more.
+    pub(crate) fn supersede(&self) {
+        let cause = Error::new(
+            ErrorKind::State,
+            "the communicator was reconfigured since this was made",
+        );
+        self.shared.apply(Event::Failure(cause));
+    }
+
+    pub(crate) fn is_finalized(&self) -> bool {
+        matches!(*self.shared.state(), State::Finalized)
     }
 
     #[cfg(test)]
@@ -322,9 +420,7 @@ impl Communicator {
     /// What a peer reported and no call has raised yet, or what kept this from ending; the
     /// communicator is finalized all the same. `Interrupted` leaves it as it was.
     pub fn finalize(&self) -> Result<()> {
-        let group = self
-            .group()
-            .map_err(|error| self.shared.named_as(error, "finalize"))?;
+        self.check_process()?;
         let before = {
             // Once this is through, no operation gets a number any more.
             let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
@@ -333,7 +429,11 @@ impl Communicator {
         if matches!(before, State::Finalized) {
             return Ok(());
         }
-        let outcome = group.finalize(self.timeout());
+        // Without members there is nothing to wait for.
+        let outcome = self
+            .group
+            .get()
+            .map_or(Ok(()), |group| group.finalize(self.timeout()));
         match (before, outcome) {
             (State::Ready, Err(error)) => {
                 if error.kind() == ErrorKind::Interrupted {
@@ -401,11 +501,19 @@ impl Communicator {
             .rank(self.rank())
     }
 
+    #[cold]
+    fn no_group(&self) -> Error {
+        match self.admit() {
+            Err(error) => error,
+            Ok(()) => Error::new(ErrorKind::State, "the communicator has no group"),
+        }
+    }
+
     /// The group, for those who may use it.
     #[inline(always)]
     pub(crate) fn group(&self) -> Result<&Arc<dyn Group>> {
         self.check_process()?;
-        self.group.get().ok_or_else(not_joined)
+        self.group.get().ok_or_else(|| self.no_group())
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -543,7 +651,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 #[inline(always)]
-fn positive(timeout: Duration) -> Result<Duration> {
+pub(crate) fn positive(timeout: Duration) -> Result<Duration> {
     if timeout.is_zero() {
         return Err(not_positive());
     }
@@ -555,11 +663,6 @@ fn not_positive() -> Error {
     invalid("the time-out is not positive")
         .got("0 ns")
         .expected("at least 1 ns")
-}
-
-#[cold]
-fn not_joined() -> Error {
-    Error::new(ErrorKind::State, "the communicator is not joined yet")
 }
 
 fn checked(name: &str, rank: i32, size: i32) -> Result<(GroupRank, usize)> {

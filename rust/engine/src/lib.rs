@@ -16,6 +16,7 @@ mod issue;
 mod json;
 mod pending;
 mod process;
+mod reconfigure;
 mod recorder;
 mod state;
 #[cfg(test)]
@@ -31,4 +32,5 @@ pub use dump::{recorder_dump, recorder_reset};
 pub use ferrocomm_nccl::{allocate_on as allocate_on_gpu, locate as locate_nccl};
 pub use info::engine_info;
 pub use pending::Pending;
+pub use reconfigure::{Reconfigurable, ReconfigureOptions};
 pub use window::Window;

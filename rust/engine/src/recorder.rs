@@ -341,7 +341,8 @@ impl Facts {
             | Operation::Signal
             | Operation::WaitSignal
             | Operation::TensorRegister
-            | Operation::TensorDeregister => self.input_bytes,
+            | Operation::TensorDeregister
+            | Operation::Reconfigure => self.input_bytes,
         }
     }
 

@@ -9,6 +9,7 @@ use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::group::Group;
 use ferrocomm_core::ids::{CommId, GroupRank, stable_hash};
+use ferrocomm_core::reconfigure::Presence;
 use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
 use ferrocomm_core::store::Store;
@@ -95,6 +96,15 @@ impl HostEngine {
         let endpoint = Endpoint::open(TransportChoice::from_environment()?)?;
         let progress = Progress::new(endpoint)?;
         Ok(Arc::new(Self { progress }))
+    }
+
+    /// The presence of a communicator whose members change. `rank` is the launcher's.
+    ///
+    /// # Errors
+    /// None yet but that it is not there.
+    pub fn presence(&self, name: &Arc<str>, rank: i32) -> Result<Arc<dyn Presence>> {
+        let _ = (name, rank);
+        Err(Error::new(ErrorKind::Unsupported, "not there yet"))
     }
 
     /// Joins the ranks into a group; returns when all have come.
