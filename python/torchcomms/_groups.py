@@ -33,59 +33,99 @@ def group_of(comm: TorchComm) -> ProcessGroup | None:
     return None
 
 
-def comm_of(group: ProcessGroup, device: torch.device | str | None = None) -> TorchComm | None:
-    """The communicator that serves `group` on `device`, or on its first device that has one."""
-    kind = None if device is None else torch.device(device).type
-    for each in group._device_types:
-        if kind is not None and each.type != kind:
-            continue
-        backend = _unwrapped(group._get_backend(each))
+def comms_of(group: ProcessGroup) -> list[TorchComm]:
+    """The communicators that serve `group`, one per kind of device, that of the CPU first."""
+    found: list[TorchComm] = []
+    for backend in _backends(group):
         if isinstance(backend, _comms._BackendWrapper):
-            return backend.get_comm()
-    return None
+            comm = backend.get_comm()
+            if not any(comm is other for other in found):
+                found.append(comm)
+    return sorted(found, key=lambda comm: comm.get_device().type != "cpu")
+
+
+def comm_of(group: ProcessGroup, device: torch.device | str | None = None) -> TorchComm | None:
+    """The communicator that serves `group` on `device`, or on the CPU or another if it is None."""
+    comms = comms_of(group)
+    if device is None:
+        return comms[0] if comms else None
+    kind = torch.device(device).type
+    return next((comm for comm in comms if comm.get_device().type == kind), None)
+
+
+def group_rank(
+    group: ProcessGroup | None,
+    global_rank: int | None,
+    rank: int | None,
+    name: str,
+    default: int | None = None,
+) -> int:
+    """A rank of `group`, from a global rank or a rank of it, whichever the caller gave.
+
+    Raises:
+        ValueError: both were given, or none where there is no `default`, a global rank.
+    """
+    if rank is not None:
+        if global_rank is not None:
+            raise ValueError(f"both {name} and group_{name} are given: expected one of them")
+        return rank
+    chosen = default if global_rank is None else global_rank
+    if chosen is None:
+        raise ValueError(f"neither {name} nor group_{name} is given: expected one of them")
+    return int(c10d.get_group_rank(group or c10d._get_default_group(), chosen))
 
 
 def make_default(comm: TorchComm) -> ProcessGroup:
     """Makes the default group, served by `comm`, where there is none. Collective over `comm`."""
     name = c10d._process_group_name([], use_hashed_name=False)
-    group = _make(comm, name, list(range(comm.get_size())), _store_over(comm))
+    group = _make([comm], name, list(range(comm.get_size())), _store_over(comm))
     c10d._update_default_pg(group)
     return group
 
 
-def make(comm: TorchComm, global_ranks: Sequence[int]) -> ProcessGroup:
-    """The group that `comm` serves; made when there is none.
+def make(comms: Sequence[TorchComm], global_ranks: Sequence[int], desc: str = "") -> ProcessGroup:
+    """The group that `comms`, one per kind of device, serve; made when there is none.
 
-    `global_ranks[r]` is the rank in the default group of rank r of `comm`.
+    `global_ranks[r]` is the rank in the default group of their rank r.
     """
-    existing = group_of(comm)
+    existing = group_of(comms[0])
     if existing is not None:
         return existing
     _, default_store = c10d._world.pg_map[c10d._get_default_group()]
-    name = _free_name(comm.get_name())
-    return _make(comm, name, global_ranks, PrefixStore(f"{name}/", default_store))
+    name = _free_name(comms[0].get_name())
+    return _make(comms, name, global_ranks, PrefixStore(f"{name}/", default_store), desc)
 
 
-def _make(comm: TorchComm, name: str, global_ranks: Sequence[int], store: Store) -> ProcessGroup:
-    device = comm.get_device()
-    backend = comm.get_backend()
-    group = ProcessGroup(store, comm.get_rank(), comm.get_size())
-    kind = c10d.Backend.backend_type_map.get(backend, ProcessGroup.BackendType.CUSTOM)
-    group._set_default_backend(kind)
-    # Without the index: groups are asked for the device type of a tensor.
-    group._register_backend(torch.device(device.type), kind, _comms._BackendWrapper(comm))
+def _make(
+    comms: Sequence[TorchComm],
+    name: str,
+    global_ranks: Sequence[int],
+    store: Store,
+    desc: str = "",
+) -> ProcessGroup:
+    group = ProcessGroup(store, comms[0].get_rank(), comms[0].get_size())
+    group._set_default_backend(_kind(comms[0]))
+    for comm in comms:
+        # Without the index: groups are asked for the device type of a tensor.
+        device = torch.device(comm.get_device().type)
+        group._register_backend(device, _kind(comm), _comms._BackendWrapper(comm))
     group._set_group_name(c10d.GroupName(name))
-    group._set_group_desc(comm.get_name())
+    group._set_group_desc(desc or comms[0].get_name())
     c10d._register_pg_in_world(
         group,
-        backend_name=backend,
+        backend_name=comms[0].get_backend(),
         store=store,
         group_name=c10d.GroupName(name),
-        backend_config=f"{device.type}:{backend}",
+        backend_config=",".join(f"{c.get_device().type}:{c.get_backend()}" for c in comms),
         rank_mapping={rank: index for index, rank in enumerate(global_ranks)},
         add_to_default_tag=True,
     )
     return group
+
+
+def _kind(comm: TorchComm) -> Any:
+    kinds = c10d.Backend.backend_type_map
+    return kinds.get(comm.get_backend(), ProcessGroup.BackendType.CUSTOM)
 
 
 def _free_name(wanted: str) -> str:

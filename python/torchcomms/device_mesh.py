@@ -53,7 +53,7 @@ def init_device_mesh(
     for dim, comm in enumerate(comms):
         place: list[Any] = [other.get_rank() for other in comms]
         place[dim] = slice(None)
-        groups.append(_groups.make(comm, mesh[tuple(place)].tolist()))
+        groups.append(_groups.make([comm], mesh[tuple(place)].tolist()))
     kind = comms[0].get_device().type
     only = groups[0] if len(groups) == 1 else groups
     return DeviceMesh.from_group(only, kind, mesh, mesh_dim_names=names)
@@ -96,7 +96,7 @@ def _flatten_with_comm(
             f"{flat.mesh.tolist()} here, global_ranks are {ranks}, and the communicator has "
             f"{comm.get_size()} ranks: pass the same ranks as to comm.split"
         )
-    group = _groups.make(comm, ranks)
+    group = _groups.make([comm], ranks)
     flat._dim_group_names = [group.group_name]
     root._pg_registry[group.group_name] = group
     root._flatten_mapping[mesh_dim_name] = flat
