@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchcomms import _backends, _fit
+from torchcomms import _backends, _compile, _fit  # noqa: F401  (_compile reads its variable)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from torchcomms import _backends, _cuda, _ranks, _stores
+from torchcomms import _backends, _compile, _cuda, _ranks, _stores
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +47,7 @@ def create(
     """Joins the ranks of the job into a communicator; see `torchcomms.new_comm`."""
     import torch
 
+    _compile.prepare()
     engine = _backends.resolve(backend)
     device = torch.device(device)
     _backends.check_device(engine, device.type)
