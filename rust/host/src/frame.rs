@@ -45,6 +45,8 @@ pub(crate) enum Kind {
     Withdrawn = 8,
     /// the sender's message `transfer` is as if it had never been sent
     TakenBack = 9,
+    /// between presences, of a group to come
+    Letter = 10,
 }
 
 /// What all ranks of a collective must agree on, and both ends of a message.
@@ -194,6 +196,7 @@ impl Header {
             7 => Kind::Verdict,
             8 => Kind::Withdrawn,
             9 => Kind::TakenBack,
+            10 => Kind::Letter,
             _ => return Err(garbage()),
         };
         let payload = u32::from_le_bytes(field(bytes, 56));
