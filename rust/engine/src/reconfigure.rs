@@ -4,6 +4,9 @@
 //! Every reconfiguration ends in a communicator of its own, so that whatever was started before
 //! belongs to the one it was started on, and cannot touch the next. Must not know how members meet.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::mem;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
