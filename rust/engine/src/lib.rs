@@ -4,6 +4,7 @@
 //! The engines below (host, nccl) move data. This crate must not know how they do it, nor the C ABI nor
 //! torch above it.
 
+mod abort_hook;
 mod backend;
 mod check;
 mod communicator;
@@ -17,6 +18,7 @@ mod json;
 mod pending;
 mod process;
 mod recorder;
+mod registered;
 mod state;
 #[cfg(test)]
 mod testing;
@@ -24,6 +26,7 @@ mod testing;
 mod tests;
 mod ticks;
 
+pub use abort_hook::{AbortHook, Ending};
 pub use backend::Backend;
 pub use communicator::{Communicator, CommunicatorOptions};
 pub use dump::{recorder_dump, recorder_reset};
