@@ -39,6 +39,54 @@ c10::intrusive_ptr<c10d::Window> BackendWrapper::new_window(
 }
 #endif
 
+// ---- hooks
+
+template <typename Add, typename List>
+void BackendWrapper::keep_hook(HookIds& ids, List& list, int64_t hook_id, Add&& add) {
+  drop_hook(ids, list, hook_id);
+  const uint64_t own = add();
+  std::lock_guard<std::mutex> lock(hooks_mutex_);
+  ids[hook_id] = own;
+}
+
+template <typename List>
+void BackendWrapper::drop_hook(HookIds& ids, List& list, int64_t hook_id) {
+  uint64_t own = 0;
+  {
+    std::lock_guard<std::mutex> lock(hooks_mutex_);
+    const auto found = ids.find(hook_id);
+    if (found == ids.end()) return;
+    own = found->second;
+    ids.erase(found);
+  }
+  list.remove(own);
+}
+
+#if TORCH_VERSION_MINOR >= 14
+void BackendWrapper::registerAbortHook(int64_t hook_id, c10d::AbortHook hook) {
+  keep_hook(abort_hooks_, comm_->hooks()->abort, hook_id,
+            [&] { return comm_->add_abort_hook(std::move(hook)); });
+}
+
+void BackendWrapper::unregisterAbortHook(int64_t hook_id) {
+  drop_hook(abort_hooks_, comm_->hooks()->abort, hook_id);
+}
+#endif
+
+#if TORCH_VERSION_MINOR >= 15
+void BackendWrapper::registerCompletionHook(int64_t hook_id, c10d::CompletionHook hook) {
+  keep_hook(completion_hooks_, comm_->hooks()->completions, hook_id, [&] {
+    return comm_->hooks()->completions.add([hook = std::move(hook)](uint64_t key) {
+      hook({key, std::nullopt});  // operations are not timed
+    });
+  });
+}
+
+void BackendWrapper::unregisterCompletionHook(int64_t hook_id) {
+  drop_hook(completion_hooks_, comm_->hooks()->completions, hook_id);
+}
+#endif
+
 // ---- from torch's arguments to ours
 
 template <typename Opts>
@@ -239,6 +287,10 @@ std::shared_ptr<Batch> BackendWrapper::coalescing() {
 }
 
 void BackendWrapper::startCoalescing() {
+  if (comm_->foreign()) {
+    throw_status(FC_ERR_UNSUPPORTED, "not supported: coalescing on a backend written in Python" +
+                                         to_string(comm_->site("start_coalescing")));
+  }
   auto batch = std::make_shared<Batch>(comm_);
   std::lock_guard<std::mutex> lock(coalescing_mutex_);
   // A group that an exception kept from its end is given up; `batch` takes it out of the lock.

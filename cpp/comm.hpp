@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "hooks.hpp"
 #include "operation.hpp"
 #include "reduce_op.hpp"
 
@@ -31,7 +33,7 @@ struct CommSpec {
   int size = 1;
   /// of joining and of every operation; zero: the engine's default
   std::chrono::milliseconds timeout{0};
-  std::unordered_map<std::string, std::string> hints;
+  HintMap hints;
 };
 
 class TorchComm : public std::enable_shared_from_this<TorchComm> {
@@ -39,7 +41,9 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   /// Collective: returns when every rank has joined.
   static std::shared_ptr<TorchComm> create(const CommSpec& spec,
                                            const c10::intrusive_ptr<c10d::Store>& store);
-  TorchComm(CommHandle handle, std::string backend, at::Device device);
+  TorchComm(CommHandle handle, CommSpec spec);
+  /// Served by `foreign` alone.
+  TorchComm(std::shared_ptr<ForeignBackend> foreign, CommSpec spec);
   TorchComm(const TorchComm&) = delete;
   TorchComm& operator=(const TorchComm&) = delete;
 
@@ -50,7 +54,16 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   at::Device device() const { return device_; }
   fc_comm* handle() const { return handle_.get(); }
   const CommHandle& shared_handle() const { return handle_; }
-  Site site(const char* operation) const { return {fc_comm_name(handle()), rank_, operation}; }
+  /// Valid as long as the handle, or as this where there is none.
+  Site site(const char* operation) const {
+    const char* name = fc_comm_name(handle());
+    return {name == nullptr ? std::string_view(name_) : std::string_view(name), rank_, operation};
+  }
+  const std::shared_ptr<Hooks>& hooks() const { return hooks_; }
+  /// The backend that serves in the engine's place; null where there is none.
+  const std::shared_ptr<ForeignBackend>& foreign() const { return foreign_; }
+  /// Registers a hook that runs before the communicator is given up.
+  uint64_t add_abort_hook(Hooks::Abort hook);
 
   /// "ready", "failed", "aborted" or "finalized"
   std::string state() const;
@@ -61,6 +74,11 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   uint64_t sequence() const;
   std::chrono::milliseconds timeout() const;
   void set_timeout(std::chrono::milliseconds timeout);
+  HintMap hints() const;
+  void set_hints(HintMap hints);
+  /// Prepares a tensor's memory for operations and keeps it until `tensor_deregister`.
+  void tensor_register(const at::Tensor& tensor);
+  void tensor_deregister(const at::Tensor& tensor);
   /// Waits for what is pending. May be repeated, and may follow an abort.
   void finalize();
   void abort();
@@ -101,7 +119,13 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   WorkPtr recv(const at::Tensor& tensor, int peer, uint32_t tag, const CallOptions& call);
 
  private:
+  std::shared_ptr<TorchComm> split_engine(const std::vector<int>& ranks, const std::string& name,
+                                          std::chrono::milliseconds timeout);
+
   const CommHandle handle_;
+  const std::shared_ptr<ForeignBackend> foreign_;
+  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
+  std::once_flag watches_failures_;
   const std::string backend_;
   const at::Device device_;
   const std::string name_;
@@ -110,14 +134,34 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   std::atomic<uint64_t> splits_{0};
   std::mutex kept_mutex_;
   Tensors kept_;
+
+  mutable std::mutex mutex_;  // of the members below; nothing is called under it
+  HintMap hints_;
+  std::map<const void*, at::Tensor> registered_;
 };
+
+template <typename F>
+Hooked::Hooked(const TorchComm& comm, F&& describe) {
+  if (comm.hooks()->watch_operations()) [[unlikely]]
+    begin(comm, list(describe()));
+}
+
+template <typename F>
+Hooked::Hooked(const TorchComm& comm, const CallOptions& call, F&& describe) {
+  if (!comm.hooks()->watch_operations() && !comm.foreign()) [[likely]]
+    return;
+  if (call.inner && !comm.foreign()) return;
+  begin(comm, list(describe()));
+  if (comm.foreign()) serve(comm, call);
+}
 
 /// Sends and receives that are issued as one.
 class Batch {
  public:
   explicit Batch(std::shared_ptr<TorchComm> comm);
 
-  /// The returned work is the whole batch's; it can be waited for once the batch is issued.
+  /// The returned work is the whole batch's; it can be waited for once the batch is issued. Null
+  /// where a foreign backend serves.
   WorkPtr send(const at::Tensor& tensor, int peer, uint32_t tag);
   WorkPtr recv(const at::Tensor& tensor, int peer, uint32_t tag);
   /// Issues what was added; the batch is empty afterwards.
@@ -127,11 +171,13 @@ class Batch {
 
  private:
   void renew();
+  WorkPtr add(OpArgs part, WorkPtr work);
 
   const std::shared_ptr<TorchComm> comm_;
   BatchHandle handle_;
   std::unique_ptr<Operation> operation_;
-  size_t added_ = 0;
+  // what was added, in order
+  std::vector<OpArgs> parts_;
 };
 
 /// A barrier whose rank 0 names the ranks that do not come within `timeout`: the first one, or all

@@ -13,7 +13,11 @@ Operation::Operation(const TorchComm& comm, c10d::OpType type, const char* name,
       state_(call.group ? call.group
                         : std::make_shared<OperationState>(comm.shared_handle(), comm.device(),
                                                            site_, call.timeout)),
-      stage_(site_, comm.device(), state_->holdings()) {}
+      stage_(site_, comm.device(), state_->holdings()) {
+  const auto& hooks = comm.hooks();
+  if (!call.group && hooks->completions.any()) [[unlikely]]
+    state_->report_to({hooks, &hooks->completions});
+}
 
 Operation::~Operation() {
   if (finished_ || call_.group) return;

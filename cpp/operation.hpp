@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
+#include <unordered_map>
 
 #include "python_runtime.hpp"
 #include "streams.hpp"
@@ -12,6 +14,8 @@ namespace ferrocomm {
 
 class TorchComm;
 
+using HintMap = std::unordered_map<std::string, std::string>;
+
 /// How an operation is called.
 struct CallOptions {
   /// zero: the communicator's
@@ -20,6 +24,12 @@ struct CallOptions {
   bool async = true;
   /// the coalesced group that the operation joins, or null
   std::shared_ptr<OperationState> group = nullptr;
+  /// wishes of this call, or null
+  std::shared_ptr<const HintMap> hints = nullptr;
+  /// called as `_v`; only hooks can tell
+  bool uneven = false;
+  /// part of another operation: hooks are not told
+  bool inner = false;
 };
 
 /// Stage every tensor first, then `issue` once or more, then `finish`.

@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/StreamGuard.h>
 
+#include "hooks.hpp"
 #include "python_runtime.hpp"
 #include "run_later.hpp"
 
@@ -53,7 +54,11 @@ void OperationState::publish(bool whole, bool on_stream) {
     if (on_stream) on_stream_ = current_stream(device_);
   }
   phase_.store(Phase::kPending, std::memory_order_release);
-  if (parts_.empty()) settle();
+  if (parts_.empty()) {
+    settle();
+  } else if (reports_) {
+    watch();  // nobody may ever wait
+  }
   if (on_stream_) join_current_stream();
 }
 
@@ -200,6 +205,7 @@ void OperationState::settle() {
   }
   phase_.store(Phase::kSettled, std::memory_order_release);
   phase_.notify_all();
+  if (reports_ && status == FC_OK) reports_->run(key_);
 }
 
 void OperationState::on_complete(void* context, fc_status, const char*) {

@@ -239,6 +239,19 @@ typedef void (*fc_log_callback)(void *ctx,
 typedef int32_t (*fc_interrupt_callback)(void *ctx);
 
 /**
+ * Told that a communicator has failed, with the text of its cause (borrowed for the call), on any thread
+ * with no engine lock held. Where `process_ends` is 0 it must not wait; else the process ends when it
+ * returns. May be told more than once.
+ */
+typedef void (*fc_abort_callback)(void *ctx, const char *message, int32_t process_ends);
+
+/**
+ * Told once that nothing uses the buffers of an operation any more. Runs on any thread, with no engine
+ * lock held.
+ */
+typedef void (*fc_release_callback)(void *ctx);
+
+/**
  * What the next group of a reconfigurable communicator is to be. Start from
  * `fc_reconfigure_options_init`.
  */
@@ -281,12 +294,6 @@ typedef struct fc_reconfigure_options {
  * Whether a process reaches the memory of a window by an address.
  */
 typedef uint32_t fc_window_access;
-
-/**
- * Told once that nothing uses the buffers of an operation any more. Runs on any thread, with no engine
- * lock held.
- */
-typedef void (*fc_release_callback)(void *ctx);
 
 /**
  * Told once when a work is complete, with its status and the text of its failure (empty on
@@ -797,6 +804,32 @@ void fc_nccl_pool_free(void *memory,
                        ptrdiff_t bytes,
                        int32_t device,
                        void *stream);
+
+/**
+ * Calls `callback` with `ctx` when the communicator fails and before a failure ends the process;
+ * it replaces the one before, and NULL takes that away. What the client ends itself, by abort or
+ * finalize, it is not told. `release` may be NULL; else it is called once, when nothing uses `ctx` any
+ * more, also when this call fails.
+ */
+fc_status fc_comm_set_abort_callback(struct fc_comm *comm,
+                                     fc_abort_callback callback,
+                                     void *ctx,
+                                     fc_release_callback release);
+
+/**
+ * Tells the communicator of `bytes` bytes at `data` that operations will use, so that its engine can
+ * prepare them: `nccl` registers them with its library, `host` has nothing to prepare. They stay
+ * allocated until `fc_comm_deregister` or the end of the communicator. The same `data` cannot be
+ * registered twice.
+ */
+fc_status fc_comm_register(struct fc_comm *comm,
+                           const void *data,
+                           size_t bytes);
+
+/**
+ * Takes back what `fc_comm_register` did for `data`; no operation that uses it is pending.
+ */
+fc_status fc_comm_deregister(struct fc_comm *comm, const void *data);
 
 /**
  * Copies `count` elements of `buffer` on `root` to `buffer` on every other rank. `options` and

@@ -20,6 +20,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import Backend, Store
 from torch.distributed import ReduceOp as _C10dReduceOp
 
+from torchcomms._hook_args import *  # noqa: F403
+from torchcomms._hook_args import OpName
+from torchcomms._options import BatchP2POptions, CommOptions, P2POp
+
 RedOpType = _C10dReduceOp.RedOpType
 
 class ReduceOp:
@@ -66,6 +70,14 @@ class TorchWork:
     def status(self) -> WorkStatus: ...
     def exception(self) -> BaseException | None:
         """The failure of an operation that failed."""
+    def register_work_start_hook(self, hook: Callable[[], object]) -> None:
+        """Calls `hook` when the engine has the operation, which it has: at once."""
+    def register_work_end_hook(self, hook: Callable[[], object]) -> None:
+        """Calls `hook` when the operation is over, however it ended.
+
+        At once when it is over already; else on another thread, where an exception of the hook is
+        only reported.
+        """
     def cancel(self) -> None:
         """Ends a pending send or receive; other operations go on."""
     def source_rank(self) -> int:
@@ -75,15 +87,28 @@ class TorchWork:
     def result(self) -> list[Tensor]:
         """The output tensors."""
 
+class RemovableHandle:
+    """A registered hook; also a context that takes it off at its end."""
+
+    def remove(self) -> None:
+        """Takes the hook off, from any thread and from within hooks; again does nothing."""
+    def __enter__(self) -> RemovableHandle: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+class AllGatherHandle:
+    """Made by `TorchComm.all_gather_p_init`."""
+
 class BatchSendRecv:
     """Sends and receives that start together, in any order on the two sides."""
 
+    def add(self, operation: P2POp) -> None:
+        """A send or receive as an object."""
     def send(self, tensor: Tensor, dst: int) -> None: ...
     def recv(self, tensor: Tensor, src: int) -> None: ...
     def issue(
         self,
         async_op: bool = False,
-        options: Any = None,
+        options: BatchP2POptions | None = None,
         hints: Mapping[str, str] | None = None,
         timeout: timedelta | None = None,
     ) -> TorchWork:
@@ -206,6 +231,59 @@ class TorchComm:
     def get_device(self) -> torch.device: ...
     def get_backend(self) -> str: ...
     def get_backend_version(self) -> str: ...
+    def get_options(self) -> CommOptions:
+        """What holds for its operations now."""
+    def get_hints(self) -> dict[str, str]: ...
+    def set_hints(self, hints: Mapping[str, str]) -> None:
+        """Adds to the hints: those of what is split from it and of a backend written in Python.
+
+        The engine reads its own when the ranks join.
+        """
+    def get_backend_impl(self) -> Any:
+        """The Python backend that serves it; the communicator itself where the engine does."""
+    def unsafe_get_backend(self) -> Any:
+        """As `get_backend_impl`."""
+    def tensor_register(self, tensor: Tensor) -> None:
+        """Prepares a contiguous tensor, kept until `tensor_deregister` or `finalize`.
+
+        NCCL registers it with the communicator; the host engine needs nothing.
+        """
+    def tensor_deregister(self, tensor: Tensor) -> None: ...
+    def register_pre_hook(self, hook: Callable[[OpName, int, Any], object]) -> RemovableHandle:
+        """Calls `hook(op_name, op_id, args)` before an operation is issued.
+
+        `args` is of the operation's class, such as `AllReducePreHookArgs`. An exception reaches the
+        caller of the operation, which is not issued. Hooks run in the order of registration, on the
+        caller's thread; they may call operations, register and remove.
+        """
+    def register_post_hook(self, hook: Callable[[int, Any], object]) -> RemovableHandle:
+        """Calls `hook(op_id, args)` when an operation was issued; a synchronous one is over then.
+
+        `args` is of the operation's class, such as `AllReducePostHookArgs`. An exception reaches
+        the caller of the operation, which goes on.
+        """
+    def register_abort_hook(self, hook: Callable[[], object]) -> RemovableHandle:
+        """Calls `hook()` before the communicator is given up: in `abort`, when it has failed, and
+        before a failure ends the process. May be called more than once and on any thread.
+        """
+    def all_gather_p_init(
+        self,
+        output: Tensor,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> AllGatherHandle:
+        """A persistent `all_gather_single` into `output`, which is checked once."""
+    def all_gather_p_exec(
+        self,
+        handle: AllGatherHandle,
+        input: Tensor,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Gathers the ranks' `input`s into the handle's output."""
+    def all_gather_p_free(self, handle: AllGatherHandle) -> None:
+        """Ends the handle; what it issued goes on."""
     def get_mem_allocator(self) -> MemAllocator:
         """See `torchcomms.get_mem_allocator`."""
     @property
@@ -431,6 +509,14 @@ def _new_comm(
     rank: int,
     size: int,
     timeout_ms: int,
+    hints: Mapping[str, str],
+) -> TorchComm: ...
+def _foreign_comm(
+    implementation: Any,
+    backend: str,
+    device: torch.device,
+    name: str,
+    timeout: timedelta,
     hints: Mapping[str, str],
 ) -> TorchComm: ...
 def _mem_allocator(backend: str) -> MemAllocator: ...

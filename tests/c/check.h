@@ -39,6 +39,7 @@ fc_status done(fc_status started, fc_work** work);
 void test_collectives(fc_comm* comm);
 void test_uneven(fc_comm* comm);
 void test_memory(fc_comm* comm);
+void test_notices(fc_comm* comm);
 void test_reductions(fc_comm* comm);
 void test_point_to_point(fc_comm* comm);
 void test_groups(fc_comm* comm);

@@ -273,6 +273,12 @@ pub type fc_work_callback =
 /// lock held.
 pub type fc_release_callback = Option<unsafe extern "C" fn(ctx: *mut c_void)>;
 
+/// Told that a communicator has failed, with the text of its cause (borrowed for the call), on any thread
+/// with no engine lock held. Where `process_ends` is 0 it must not wait; else the process ends when it
+/// returns. May be told more than once.
+pub type fc_abort_callback =
+    Option<unsafe extern "C" fn(ctx: *mut c_void, message: *const c_char, process_ends: i32)>;
+
 /// Asked about every 100 ms by a thread that waits inside the engine, with no engine lock held.
 /// A non-zero answer ends the wait with `FC_ERR_INTERRUPTED`.
 pub type fc_interrupt_callback = Option<unsafe extern "C" fn(ctx: *mut c_void) -> i32>;

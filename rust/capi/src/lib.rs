@@ -16,6 +16,7 @@ mod ffi;
 mod info;
 mod log;
 mod memory;
+mod notices;
 mod operation;
 mod reconfigure;
 mod recorder;

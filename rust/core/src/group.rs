@@ -133,7 +133,7 @@ pub trait Group: Send + Sync {
     ///
     /// # Errors
     /// `Unsupported`, by groups without windows; else as a collective fails.
-    fn register(
+    fn open_window(
         &self,
         registration: Registration,
         issued: &mut dyn FnMut(),
@@ -155,6 +155,25 @@ pub trait Group: Send + Sync {
     /// Fails everything pending with `Aborted`, on this rank alone, and closes the group. Idempotent,
     /// from any thread, never blocks on a peer.
     fn abort(&self);
+
+    /// Prepares `bytes` bytes of the client's at `address`, which stay there until `deregister`. The
+    /// layer above lets every address be registered once. Where memory needs nothing: nothing.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from it.
+    fn register(&self, address: usize, bytes: usize) -> Result<()> {
+        let _nothing_to_prepare = (address, bytes);
+        Ok(())
+    }
+
+    /// Takes `register` back.
+    ///
+    /// # Errors
+    /// As `register`.
+    fn deregister(&self, address: usize) -> Result<()> {
+        let _nothing_was_prepared = address;
+        Ok(())
+    }
 
     /// Why the group has failed, if it has.
     fn failure(&self) -> Option<Error>;

@@ -12,12 +12,14 @@ use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::store::Store;
 use ferrocomm_core::{Error, ErrorKind, Result};
 
+use crate::abort_hook::{AbortHook, AbortHookSlot, Ending};
 use crate::backend::{Backend, Joining};
 use crate::check::{Checker, invalid};
 use crate::counters::{Counters, raise};
-use crate::deferred::Collecting;
+use crate::deferred::{self, Collecting};
 use crate::process::{generation, process};
 use crate::recorder::{Facts, Label, Ticket};
+use crate::registered::Registered;
 use crate::state::{Event, State};
 
 /// The time-out of a communicator that was given none.
@@ -51,6 +53,7 @@ pub(crate) struct Shared {
     admits: AtomicBool,
     /// asynchronous works that are not complete
     pub(crate) pending: AtomicUsize,
+    pub(crate) abort_hook: AbortHookSlot,
 }
 
 /// A group of ranks that call operations together. Any thread may use it.
@@ -69,6 +72,7 @@ pub struct Communicator {
     pub(crate) parts: AtomicU64,
     group: OnceLock<Arc<dyn Group>>,
     counters: Counters,
+    registered: Registered,
 }
 
 impl Shared {
@@ -88,9 +92,25 @@ impl Shared {
                     to = ?next.name(),
                     "state changes"
                 );
-                self.enter(&mut state, next)
+                let cause = match &next {
+                    State::Failed(cause) => Some(cause.clone()),
+                    _ => None,
+                };
+                let before = self.enter(&mut state, next);
+                drop(state);
+                if let Some(cause) = cause {
+                    self.tell_failure(cause);
+                }
+                before
             }
             None => state.clone(),
+        }
+    }
+
+    /// Tells the client's hook, once no lock is held.
+    fn tell_failure(&self, cause: Error) {
+        if let Some(hook) = self.abort_hook.get() {
+            deferred::run(move || hook(&cause, Ending::Communicator));
         }
     }
 
@@ -265,6 +285,7 @@ impl Communicator {
                 state: Mutex::new(State::Unconfigured),
                 admits: AtomicBool::new(false),
                 pending: AtomicUsize::new(0),
+                abort_hook: AbortHookSlot::default(),
             }),
             backend,
             generation: generation(),
@@ -274,6 +295,7 @@ impl Communicator {
             parts: AtomicU64::new(0),
             group: OnceLock::new(),
             counters: Counters::default(),
+            registered: Registered::default(),
         });
         process.register(Arc::downgrade(&communicator));
         communicator
@@ -458,6 +480,41 @@ impl Communicator {
         {
             group.abort();
         }
+    }
+
+    /// Replaces the function that is told when the communicator fails and before a process ends. What
+    /// the client ends itself it is not told.
+    pub fn set_abort_hook(&self, hook: Option<AbortHook>) {
+        self.shared.abort_hook.set(hook);
+    }
+
+    /// Prepares `bytes` bytes of the client's at `address` for operations.
+    ///
+    /// # Errors
+    /// `InvalidArgument`; whatever keeps the engine from it, and then nothing is registered.
+    pub fn register(&self, address: usize, bytes: usize) -> Result<()> {
+        let group = self.group()?;
+        self.admit()?;
+        self.registered
+            .add(address, bytes)
+            .and_then(|()| {
+                group
+                    .register(address, bytes)
+                    .or_else(|error| self.registered.remove(address).and(Err(error)))
+            })
+            .map_err(|error| self.shared.named_as(error, "register"))
+    }
+
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when nothing was registered there.
+    pub fn deregister(&self, address: usize) -> Result<()> {
+        let group = self.group()?;
+        self.registered
+            .remove(address)
+            .and_then(|()| group.deregister(address))
+            .map_err(|error| self.shared.named_as(error, "deregister"))
     }
 
     /// For whoever gives up the communicator: aborts what is still pending.

@@ -218,7 +218,7 @@ impl Communicator {
     ) -> Result<Turn<'_>> {
         self.checker().task(&task, dtype)?;
         let timeout = self.timeout_for(timeout)?;
-        let facts = Facts::of(&task, dtype, self.rank());
+        let facts = Facts::of(&task, dtype);
         // Made before the order is taken, so that it is dropped after it.
         let collecting = Collecting::start();
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@
 //! The engines below (host, nccl) move data. This crate must not know how they do it, nor the C ABI nor
 //! torch above it.
 
+mod abort_hook;
 mod backend;
 mod check;
 mod communicator;
@@ -18,6 +19,7 @@ mod pending;
 mod process;
 mod reconfigure;
 mod recorder;
+mod registered;
 mod state;
 #[cfg(test)]
 mod testing;
@@ -26,6 +28,7 @@ mod tests;
 mod ticks;
 mod window;
 
+pub use abort_hook::{AbortHook, Ending};
 pub use backend::Backend;
 pub use communicator::{Communicator, CommunicatorOptions};
 pub use dump::{recorder_dump, recorder_reset};

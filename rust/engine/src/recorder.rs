@@ -299,9 +299,9 @@ impl Recorder {
 impl Facts {
     /// What is worth noting of a task.
     #[inline(always)]
-    pub(crate) fn of(task: &Task, dtype: Dtype, rank: GroupRank) -> Self {
+    pub(crate) fn of(task: &Task, dtype: Dtype) -> Self {
         match task {
-            Task::Collective(collective) => Self::of_collective(collective, dtype, rank),
+            Task::Collective(collective) => Self::of_collective(collective, dtype),
             Task::PointToPoint(part) => Self::of_part(part, dtype),
             Task::Batch(parts) => {
                 let parts = || {
@@ -396,14 +396,13 @@ impl Facts {
     }
 
     #[inline(always)]
-    fn of_collective(collective: &Collective, dtype: Dtype, rank: GroupRank) -> Self {
+    fn of_collective(collective: &Collective, dtype: Dtype) -> Self {
         let (input_bytes, output_bytes) = match collective {
-            Collective::Broadcast { buffer, root } if *root == rank => (buffer.bytes, buffer.bytes),
-            Collective::Broadcast { buffer, .. } => (0, buffer.bytes),
+            // In place on every rank, as torch's recorders note them: its analyser takes sizes that
+            // differ between ranks for a mismatch.
+            Collective::Broadcast { buffer, .. } => (buffer.bytes, buffer.bytes),
+            Collective::Reduce { input, .. } => (input.bytes, input.bytes),
             Collective::AllReduce { input, output, .. } => (input.bytes, output.bytes),
-            Collective::Reduce { input, output, .. } => {
-                (input.bytes, output.map_or(0, |output| output.bytes))
-            }
             Collective::AllGather { input, outputs } => (input.bytes, outputs.bytes()),
             Collective::ReduceScatter { inputs, output, .. } => (inputs.bytes(), output.bytes),
             Collective::AllToAll { inputs, outputs } => (inputs.bytes(), outputs.bytes()),

@@ -445,7 +445,7 @@ impl Group for HostGroup {
         )))
     }
 
-    fn register(
+    fn open_window(
         &self,
         registration: Registration,
         issued: &mut dyn FnMut(),
