@@ -14,6 +14,7 @@
 
 #include "operation.hpp"
 #include "reduce_op.hpp"
+#include "timeout_extensions.hpp"
 
 namespace ferrocomm {
 
@@ -60,6 +61,10 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   uint64_t sequence() const;
   std::chrono::milliseconds timeout() const;
   void set_timeout(std::chrono::milliseconds timeout);
+  /// From now on every work knows how long it took.
+  void time_operations() { timed_ = true; }
+  bool times_operations() const { return timed_.load(std::memory_order_relaxed); }
+  TimeoutExtensions& extensions() const { return extensions_; }
   /// Waits for what is pending. May be repeated, and may follow an abort.
   void finalize();
   void abort();
@@ -71,6 +76,10 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   // tensor, in rank order. Lists that only the root needs may be empty elsewhere.
   WorkPtr broadcast(const at::Tensor& tensor, int root, const CallOptions& call);
   WorkPtr all_reduce(const Tensors& tensors, const c10d::ReduceOp& op, const CallOptions& call);
+  /// Of COO tensors; sums only. Over when the call returns: how much each rank has must be known
+  /// before anything can be sent.
+  WorkPtr all_reduce_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op,
+                            const CallOptions& call);
   WorkPtr reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op,
                  const CallOptions& call);
   WorkPtr all_gather(const Tensors& outputs, const at::Tensor& input, const CallOptions& call);
@@ -104,6 +113,8 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   const int rank_;
   const int size_;
   std::atomic<uint64_t> splits_{0};
+  std::atomic<bool> timed_{false};
+  mutable TimeoutExtensions extensions_;
 };
 
 /// Sends and receives that are issued as one.
@@ -129,9 +140,12 @@ class Batch {
 };
 
 /// A barrier whose rank 0 names the ranks that do not come within `timeout`: the first one, or all
-/// of them with `name_all`. `round` counts these barriers on the communicator.
+/// of them with `name_all`. A negative time-out is the communicator's; zero has passed already. `round` counts these barriers on the communicator.
 void monitored_barrier(TorchComm& comm, std::chrono::milliseconds timeout, bool name_all,
                        uint32_t round);
+
+/// The communicators of this process that somebody still holds.
+std::vector<CommHandle> living_comms();
 
 /// Ends every communicator of this process without waiting for peers: the interpreter goes away.
 void abort_all_comms() noexcept;
