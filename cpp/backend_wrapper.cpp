@@ -133,8 +133,17 @@ BackendWrapper::BaseWork BackendWrapper::broadcast(Tensors& tensors,
 
 BackendWrapper::BaseWork BackendWrapper::allreduce(Tensors& tensors,
                                                    const c10d::AllreduceOptions& opts) {
-  only("all_reduce", "tensor list", tensors);
+  // torch calls this one for sparse tensors as well.
+  if (only("all_reduce", "tensor list", tensors).is_sparse()) {
+    return allreduce_sparse(tensors, opts);
+  }
   return comm_->all_reduce(tensors, opts.reduceOp, call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::allreduce_sparse(Tensors& tensors,
+                                                          const c10d::AllreduceOptions& opts) {
+  return comm_->all_reduce_sparse(only("all_reduce", "tensor list", tensors), opts.reduceOp,
+                                  call_of(opts));
 }
 
 BackendWrapper::BaseWork BackendWrapper::allreduce_coalesced(
@@ -244,9 +253,8 @@ void BackendWrapper::monitoredBarrier(const c10d::BarrierOptions& opts, bool nam
                                          to_string(comm_->site("monitored_barrier")) +
                                          "; use a gloo group for it");
   }
-  const auto timeout =
-      opts.timeout == c10d::kUnsetTimeout ? std::chrono::milliseconds(0) : opts.timeout;
-  monitored_barrier(*comm_, timeout, name_all, monitored_barriers_++);
+  // c10d::kUnsetTimeout is negative.
+  monitored_barrier(*comm_, opts.timeout, name_all, monitored_barriers_++);
 }
 
 // ---- point to point; always asynchronous, as torch waits for what it gets

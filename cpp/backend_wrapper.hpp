@@ -30,7 +30,12 @@ class BackendWrapper : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override;
   bool supportsCoalescing() const override { return !comm_->foreign(); }
   uint64_t getSequenceNumberForGroup() override { return comm_->sequence(); }
-  void enableCollectivesTiming() override {}
+  void enableCollectivesTiming() override { comm_->time_operations(); }
+#if TORCH_VERSION_MINOR >= 14
+  void addEphemeralTimeout(const std::chrono::milliseconds& timeout) override {
+    comm_->extensions().add(timeout);
+  }
+#endif
   c10d::ErrorType getError() override;
   void abort() override { comm_->abort(); }
 #if TORCH_VERSION_MINOR >= 14
@@ -51,6 +56,7 @@ class BackendWrapper : public c10d::Backend {
 
   BaseWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   BaseWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  BaseWork allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   BaseWork allreduce_coalesced(Tensors& tensors,
                                const c10d::AllreduceCoalescedOptions& opts) override;
   BaseWork reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;

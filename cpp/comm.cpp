@@ -42,15 +42,18 @@ int64_t to_ns(std::chrono::milliseconds timeout) {
 
 }  // namespace
 
-void abort_all_comms() noexcept {
+std::vector<CommHandle> living_comms() {
   std::vector<CommHandle> comms;
-  {
-    auto& all = living();
-    std::lock_guard<std::mutex> lock(all.mutex);
-    for (const auto& weak : all.comms) {
-      if (auto comm = weak.lock()) comms.push_back(std::move(comm));
-    }
+  auto& all = living();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  for (const auto& weak : all.comms) {
+    if (auto comm = weak.lock()) comms.push_back(std::move(comm));
   }
+  return comms;
+}
+
+void abort_all_comms() noexcept {
+  const auto comms = living_comms();
   // Aborting what is finalized or aborted already is no error; another one has nobody to hear it.
   for (const auto& comm : comms) static_cast<void>(fc_comm_abort(comm.get()));
 }

@@ -17,6 +17,7 @@
 #include "hooks.hpp"
 #include "operation.hpp"
 #include "reduce_op.hpp"
+#include "timeout_extensions.hpp"
 
 namespace ferrocomm {
 
@@ -79,6 +80,10 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   /// Prepares a tensor's memory for operations and keeps it until `tensor_deregister`.
   void tensor_register(const at::Tensor& tensor);
   void tensor_deregister(const at::Tensor& tensor);
+  /// From now on every work knows how long it took.
+  void time_operations() { timed_ = true; }
+  bool times_operations() const { return timed_.load(std::memory_order_relaxed); }
+  TimeoutExtensions& extensions() const { return extensions_; }
   /// Waits for what is pending. May be repeated, and may follow an abort.
   void finalize();
   void abort();
@@ -90,6 +95,10 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   // tensor, in rank order. Lists that only the root needs may be empty elsewhere.
   WorkPtr broadcast(const at::Tensor& tensor, int root, const CallOptions& call);
   WorkPtr all_reduce(const Tensors& tensors, const c10d::ReduceOp& op, const CallOptions& call);
+  /// Of COO tensors; sums only. Over when the call returns: how much each rank has must be known
+  /// before anything can be sent.
+  WorkPtr all_reduce_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op,
+                            const CallOptions& call);
   WorkPtr reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op,
                  const CallOptions& call);
   WorkPtr all_gather(const Tensors& outputs, const at::Tensor& input, const CallOptions& call);
@@ -138,6 +147,8 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   mutable std::mutex mutex_;  // of the members below; nothing is called under it
   HintMap hints_;
   std::map<const void*, at::Tensor> registered_;
+  std::atomic<bool> timed_{false};
+  mutable TimeoutExtensions extensions_;
 };
 
 template <typename F>
@@ -181,9 +192,12 @@ class Batch {
 };
 
 /// A barrier whose rank 0 names the ranks that do not come within `timeout`: the first one, or all
-/// of them with `name_all`. `round` counts these barriers on the communicator.
+/// of them with `name_all`. A negative time-out is the communicator's; zero has passed already. `round` counts these barriers on the communicator.
 void monitored_barrier(TorchComm& comm, std::chrono::milliseconds timeout, bool name_all,
                        uint32_t round);
+
+/// The communicators of this process that somebody still holds.
+std::vector<CommHandle> living_comms();
 
 /// Ends every communicator of this process without waiting for peers: the interpreter goes away.
 void abort_all_comms() noexcept;

@@ -11,6 +11,7 @@
 
 #include "backend_wrapper.hpp"
 #include "bindings.hpp"
+#include "debug_handlers.hpp"
 #include "run_later.hpp"
 
 namespace ferrocomm {
@@ -144,5 +145,6 @@ PYBIND11_MODULE(_comms, module) {
   bind_python_backend(module);
   bind_backend_wrapper(module);
   bind_functions(module);
+  register_debug_handlers();
   py::module_::import("atexit").attr("register")(py::cpp_function(end_of_process));
 }

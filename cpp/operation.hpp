@@ -57,6 +57,7 @@ class Operation {
     fc_op_options_init(&options);
     options.timeout_ns = std::chrono::nanoseconds(call_.timeout).count();
     options.premul_factor = factor;
+    if (profiled_) begin_profiled();
     fc_work* work = nullptr;
     // On streams nothing is over when the call returns, so there is always a work.
     const bool wanted = call_.async || has_streams(device_);
@@ -69,6 +70,9 @@ class Operation {
     if (work != nullptr) state_->add_work(WorkHandle(work));
   }
 
+  /// For an operation that issues nothing of its own: what a profiler is to see of it.
+  void begin(const std::vector<at::Tensor>& shown);
+
   WorkPtr finish();
 
   /// A work that looks at the operation before it is finished.
@@ -78,6 +82,9 @@ class Operation {
   void set_call(const CallOptions& call) { call_ = call; }
 
  private:
+  void begin_profiled();
+
+  const TorchComm& comm_;
   const int rank_;
   const at::Device device_;
   const c10d::OpType type_;
@@ -85,6 +92,7 @@ class Operation {
   CallOptions call_;
   std::shared_ptr<OperationState> state_;
   Stage stage_;
+  bool profiled_ = false;
   bool finished_ = false;
 };
 

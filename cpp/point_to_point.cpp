@@ -119,10 +119,17 @@ std::string join(const std::vector<int>& ranks) {
   return text;
 }
 
+std::string reached(const TorchComm& comm) {
+  return "Rank " + std::to_string(comm.rank()) +
+         " successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+         "from rank 0: ";
+}
+
+// Rank 0 says who is late. What the others say is torch's wording, which its tests look for.
 [[noreturn]] void throw_late(const TorchComm& comm, const std::vector<int>& late,
                              Milliseconds timeout, const std::string& cause) {
   std::string text = "[Rank " + std::to_string(comm.rank()) +
-                     "]: " + (late.size() == 1 ? "Rank " : "Ranks ") + join(late) +
+                     "]: " + (comm.rank() == 0 ? "" : reached(comm)) + (late.size() == 1 ? "Rank " : "Ranks ") + join(late) +
                      " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) +
                      " ms [communicator " + comm.name() + "]";
   if (!cause.empty()) text += "; " + cause;
@@ -170,10 +177,9 @@ void report(TorchComm& comm, Milliseconds timeout, uint32_t tag) {
     comm.send(at::zeros({1}, at::kByte), 0, tag, inner(timeout))->wait();
     comm.recv(verdict, 0, tag, inner(timeout + kVerdictGrace))->wait();
   } catch (const c10::DistError& error) {
-    throw_status(FC_ERR_TIMEOUT, "[Rank " + std::to_string(comm.rank()) +
-                                     "]: reached monitoredBarrier, but rank 0 did not answer "
-                                     "[communicator " +
-                                     comm.name() + "]; " + error.what_without_backtrace());
+    throw_status(FC_ERR_TIMEOUT, "[Rank " + std::to_string(comm.rank()) + "]: " + reached(comm) +
+                                     "no answer [communicator " + comm.name() + "]; " +
+                                     error.what_without_backtrace());
   }
   std::vector<int> late;
   const auto* flags = verdict.const_data_ptr<uint8_t>();
@@ -189,7 +195,12 @@ void monitored_barrier(TorchComm& comm, Milliseconds timeout, bool name_all, uin
   Hooked hooked(comm, [] { return OpArgs{OpName::kBarrier}; });
   // A tag of its own per round: a token that came too late is not taken for the next round's.
   const uint32_t tag = kOwnTags | round;
-  if (timeout.count() <= 0) timeout = comm.timeout();
+  if (timeout.count() < 0) timeout = comm.timeout();
+  if (timeout.count() == 0) {
+    throw_status(FC_ERR_TIMEOUT, "time-out: Rank " + std::to_string(comm.rank()) +
+                                     " timed out in monitoredBarrier after 0 ms [communicator " +
+                                     comm.name() + "]; pass a longer time-out");
+  }
   if (comm.rank() == 0) {
     oversee(comm, timeout, name_all, tag);
   } else {

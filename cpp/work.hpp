@@ -42,6 +42,11 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   void add_work(WorkHandle work);
   /// Who is told when it has ended well.
   void report_to(std::shared_ptr<const CompletionHooks> hooks) { reports_ = std::move(hooks); }
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  /// Takes the time from here to the end.
+  void keep_time();
+  /// Called when the operation has ended, or on streams when it was issued; may be empty.
+  void at_end(std::function<void()> call) { at_end_ = std::move(call); }
   /// From here on any thread may look. `whole`: everything was issued; else what was issued goes on
   /// and the operation fails. A state without works is complete. `on_stream`: it was put on the
   /// current stream of its device.
@@ -76,6 +81,8 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   uint64_t sequence() const { return sequence_; }
   uint64_t key() const { return key_; }
   std::chrono::milliseconds timeout() const;
+  /// Milliseconds from the call to the end; raises when that is not known.
+  float duration() const;
 
  private:
   enum class Phase { kBuilding, kPending, kSettling, kSettled };
@@ -87,17 +94,21 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   bool settled() const { return phase_.load(std::memory_order_acquire) == Phase::kSettled; }
   void require_published() const;
   void wait_for_parts(std::chrono::milliseconds timeout);
+  void take_time();
   void settle();
   void complete_future();
 
   const CommHandle comm_;  // works outlive the last reference of a user to the communicator
   const at::Device device_;
   const Site site_;
-  const std::chrono::milliseconds timeout_;
+  std::chrono::milliseconds timeout_;
   const uint64_t key_;
   uint64_t sequence_ = 0;
   bool whole_ = false;
   std::shared_ptr<const CompletionHooks> reports_;
+  bool timed_ = false;
+  std::chrono::steady_clock::time_point began_;
+  std::atomic<int64_t> took_ns_{-1};
   bool captured_ = false;
   // The stream that the operation itself is on, where it is the caller's.
   std::optional<c10::Stream> on_stream_;
@@ -105,6 +116,7 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   Holdings holdings_;
   std::vector<at::Tensor> outputs_;
   std::vector<WorkHandle> parts_;
+  std::function<void()> at_end_;
 
   std::atomic<Phase> phase_{Phase::kBuilding};
   // Written by the one that settles, read once the phase says so.
@@ -154,6 +166,7 @@ class CommWork final : public BaseWork {
   void abort() override { state_->cancel(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return state_->future(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  float getDuration() const override { return state_->duration(); }
   uint64_t getSequencenumber() const override { return state_->sequence(); }
 #if TORCH_VERSION_MINOR >= 14
   std::chrono::milliseconds getTimeout() const override { return state_->timeout(); }

@@ -129,7 +129,7 @@ impl Core {
         let limit = limit.unwrap_or(op.timeout);
         let error = Error::new(ErrorKind::Timeout, "ranks did not take part in time")
             .expected(format_args!(
-                "an answer within {:.3} s",
+                "an answer within the timeout of {:.3} s",
                 limit.as_secs_f64()
             ))
             .peers(missing)
