@@ -31,7 +31,7 @@ CARGO_FLAGS := --workspace --locked
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
         test-conformance test-conformance-full test-failures test-hosts \
-        test-simgpu test-gpu prebuilt
+        test-simgpu test-gpu prebuilt test-selftest docs
 
 help:
 	@echo 'make setup      the environment .venv with torch and the tools'
@@ -40,8 +40,8 @@ help:
 	@echo 'make test       the checks; make test-NAME runs one:'
 	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
 	@echo '                matrix docs conformance failures models simgpu'
-	@echo 'make test-full  the same, then conformance on four hosts (hosts), make sanitize, the demo, and'
-	@echo '                cases of conformance drawn from the full product'
+	@echo 'make test-full  the same, then conformance on four hosts (hosts), self-tests (selftest),'
+	@echo '                make sanitize, the demo, and cases of conformance from the full product'
 	@echo 'make test-gpu   the checks for a machine with an NVIDIA GPU; 8 minutes at most (docs/gpu.md)'
 	@echo 'make prebuilt   into build/prebuilt, what such a machine needs that has no Rust'
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
@@ -142,6 +142,9 @@ test-failures: $(BUILD)
 test-hosts: $(BUILD)
 	@if [ "$$(id -u)" = 0 ]; then PYTHON='$(abspath $(PY))' tests/hosts/run.sh -s conformance; \
 	else echo 'hosts: 1 skipped: network namespaces need root'; fi
+
+test-selftest: $(BUILD)
+	$(PY) tests/tools/selftests.py
 
 test-matrix: setup
 	$(PY) cmake/torch_matrix.py
