@@ -121,6 +121,13 @@ pub const FC_REDUCE_PREMUL_SUM: fc_reduce_op = 8;
 /// As the source of `fc_comm_recv`: from whichever rank sends first.
 pub const FC_ANY_SOURCE: i32 = -1;
 
+/// Whether a process reaches the memory of a window by an address.
+pub type fc_window_access = u32;
+/// it does: `fc_window_map` gives the address
+pub const FC_WINDOW_UNIFIED: fc_window_access = 0;
+/// only through the operations of the window
+pub const FC_WINDOW_SEPARATE: fc_window_access = 1;
+
 /// A hint: both strings are nul-terminated and borrowed for the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -171,6 +178,29 @@ pub struct fc_op_options {
     pub stream: *mut c_void,
     /// of `nccl`: not 0 runs the operation on `stream` though a work is asked for
     pub on_stream: i64,
+}
+
+/// What the next group of a reconfigurable communicator is to be. Start from
+/// `fc_reconfigure_options_init`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fc_reconfigure_options {
+    /// `sizeof(fc_reconfigure_options)` of the client; set by `fc_reconfigure_options_init`
+    pub size: usize,
+    /// the same on all members, and never used before on this communicator
+    pub uuid: i64,
+    /// `handle_count` texts of `fc_comm_init_handle`, each nul-terminated: the members
+    pub handles: *const *const c_char,
+    /// number of handles
+    pub handle_count: usize,
+    /// not 0: the rank is the position; 0: the engine chooses ranks, on all members alike
+    pub ordered: i64,
+    /// how long it may take, nanoseconds; 0: the communicator's time-out
+    pub timeout_ns: i64,
+    /// `hint_count` hints, or NULL; those of earlier calls stay where these say nothing
+    pub hints: *const fc_hint,
+    /// number of hints
+    pub hint_count: usize,
 }
 
 /// Receives the answer of one store call. `data` and `message` are borrowed for the call.
@@ -242,6 +272,12 @@ pub type fc_work_callback =
 /// Told once that nothing uses the buffers of an operation any more. Runs on any thread, with no engine
 /// lock held.
 pub type fc_release_callback = Option<unsafe extern "C" fn(ctx: *mut c_void)>;
+
+/// Told that a communicator has failed, with the text of its cause (borrowed for the call), on any thread
+/// with no engine lock held. Where `process_ends` is 0 it must not wait; else the process ends when it
+/// returns. May be told more than once.
+pub type fc_abort_callback =
+    Option<unsafe extern "C" fn(ctx: *mut c_void, message: *const c_char, process_ends: i32)>;
 
 /// Asked about every 100 ms by a thread that waits inside the engine, with no engine lock held.
 /// A non-zero answer ends the wait with `FC_ERR_INTERRUPTED`.

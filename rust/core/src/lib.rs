@@ -11,10 +11,12 @@ pub mod error;
 pub mod group;
 pub mod ids;
 pub mod interrupt;
+pub mod reconfigure;
 pub mod reduce_op;
 pub mod reduction;
 pub mod store;
 mod sync;
+pub mod window;
 pub mod work;
 
 pub use error::{Error, ErrorKind, Result};

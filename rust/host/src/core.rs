@@ -26,9 +26,11 @@ use crate::meeting::{self, Meeting};
 use crate::membership::{Address, Membership, Payload, Seating, Standing};
 use crate::numbered::Numbered;
 use crate::program::{Limits, Operand, Place, Program, Step};
+use crate::regroup::{Gatherings, PresenceId};
 use crate::seat::Seat;
 use crate::slab::{Key, Slab};
 use crate::spin::Spin;
+use crate::windows::{Pane, WindowId};
 
 /// Where algorithms change; the same on all ranks.
 pub(crate) const LIMITS: Limits = Limits {
@@ -40,6 +42,9 @@ pub(crate) const LIMITS: Limits = Limits {
 
 /// No more scratch memory than this is kept between operations.
 const MOST_SPARE: usize = 4 << 20;
+
+/// Closed communicators that are remembered, so that what still comes for them is dropped.
+const CLOSED: usize = 4096;
 
 /// A started transfer of an operation.
 #[derive(Clone, Copy)]
@@ -91,6 +96,13 @@ pub(crate) enum Course {
         fingerprint: Fingerprint,
     },
     Points,
+    /// a signal of a window
+    Awaiting {
+        pane: Arc<Pane>,
+        from: GroupRank,
+    },
+    /// members of a group to come are met
+    Regroup(PresenceId),
 }
 
 /// A call that is not complete.
@@ -137,6 +149,12 @@ pub(crate) struct Core {
     pub(crate) lying: Vec<Arc<Seat>>,
     pub(crate) watches: Vec<Watch>,
     pub(crate) spin: Arc<Spin>,
+    /// open windows
+    pub(crate) windows: HashMap<WindowId, Arc<Pane>>,
+    /// operations that await signals, in order
+    pub(crate) awaiting: Vec<Key>,
+    /// communicators that can be reconfigured, by their handles
+    pub(crate) presences: HashMap<PresenceId, Gatherings>,
     /// scratch memory that no program uses now
     spare: Vec<u8>,
 }
@@ -165,6 +183,9 @@ impl Core {
             lying: Vec::new(),
             watches: Vec::new(),
             spin: Arc::default(),
+            windows: HashMap::new(),
+            awaiting: Vec::new(),
+            presences: HashMap::new(),
             spare: Vec::new(),
         }
     }
@@ -437,6 +458,16 @@ impl Core {
         self.run_ready();
     }
 
+    /// From here on, what comes for this communicator is dropped.
+    pub(crate) fn close_comm(&mut self, comm: CommId) {
+        self.offers.remove(&comm);
+        self.orphans.retain(|(_, header, _)| header.comm != comm);
+        if self.closed.len() == CLOSED {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(comm);
+    }
+
     /// Whether an operation can go on or is over.
     pub(crate) fn has_news(&self) -> bool {
         !self.ready.is_empty() || !self.finished.is_empty()
@@ -451,7 +482,8 @@ impl Core {
                 Some(Course::Undecided { .. }) => self.decide(op),
                 Some(Course::Meeting(_)) => drop(self.advance_meeting(op)),
                 Some(Course::Program { .. } | Course::Points) => self.advance(op),
-                None => {}
+                Some(Course::Regroup(id)) => self.settle_attempt(*id),
+                Some(Course::Awaiting { .. }) | None => {}
             }
         }
     }
@@ -589,6 +621,10 @@ impl Core {
             && (self.spare.len()..=MOST_SPARE).contains(&scratch.len())
         {
             self.spare = std::mem::take(scratch);
+        }
+        if let Course::Awaiting { pane, from } = &op.body {
+            pane.leave(*from);
+            self.awaiting.retain(|waiting| *waiting != key);
         }
         if op.mode == Mode::Async {
             self.asynchronous -= 1;

@@ -39,6 +39,7 @@ mod progress;
 mod pulling;
 #[cfg(test)]
 mod random;
+mod regroup;
 mod seat;
 mod segments;
 mod slab;
@@ -47,6 +48,7 @@ mod stream;
 mod sync;
 mod traffic;
 mod views;
+mod windows;
 
 pub use allocator::{allocate, release};
 pub use engine::{GroupOptions, HostEngine, reduction_supported, transports};
