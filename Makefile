@@ -48,6 +48,7 @@ help:
 	@echo 'make bench      every operation beside gloo and MPI, into docs/performance.md; 30 minutes'
 	@echo '                (BENCH=--quick: some of it, printed only)'
 	@echo 'make bench-windows  puts and signals between two ranks, beside a plain copy'
+	@echo 'make docs       the pages as a site, into build/site'
 	@echo 'make header     include/ferrocomm.h and the list of exported symbols, written anew'
 	@echo 'make format     formats all sources'
 	@echo 'make clean      removes what was built; the environment stays'
@@ -158,6 +159,11 @@ test-matrix: setup
 
 test-docs: $(BUILD)
 	$(PY) tests/tools/check_docs.py $(INSTALLED)
+
+docs: setup
+	$(PY) tests/tools/settings.py --write
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo 'docs: build/site/index.html'
 
 # The simulated GPU by itself, and torch's own backend on it.
 test-simgpu: $(BUILD)
