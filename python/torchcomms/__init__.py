@@ -129,6 +129,18 @@ def engine_info() -> dict[str, Any]:
     return _info.collect()
 
 
+# Imported when they are first asked for: what a program does not use costs it no time.
+_MODULES = ("device_mesh", "distwrap", "functional", "hooks", "objcol")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        import importlib
+
+        return importlib.import_module(f"torchcomms.{name}")
+    raise AttributeError(f"module 'torchcomms' has no attribute {name!r}")
+
+
 _fit.check()
 
 # Everything torch looks for is bound; importing torch may now come back into this module.

@@ -7,7 +7,9 @@ process. Must not know the engine or torch: dumps are read where no job runs.
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import pickle
 import re
 import sys
 from collections import defaultdict
@@ -72,18 +74,37 @@ def read(path: Path) -> Dump:
         OSError: the file cannot be read.
         NotADump: it is something else.
     """
-    try:
-        data = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise NotADump(
-            f"{path} is not JSON ({error}): expected what FlightRecorderHook.dump_file wrote"
-        ) from None
+    data = _plain_data(path)
     if not isinstance(data, dict) or not isinstance(data.get("entries"), list):
         raise NotADump(f"{path} has no list of entries: expected a flight recorder dump")
     entries = data["entries"]
     status = data.get("pg_status") or {}
     last = {name: int(of.get("last_enqueued_collective", 0)) for name, of in status.items()}
     return Dump(path, _rank(path, entries), entries, last)
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads pickles of plain data alone: one that wants a class or a function is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuses."""
+        raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no plain data")
+
+
+def _plain_data(path: Path) -> Any:
+    """The content of a file of JSON, or of a pickle such as torch's own recorder writes."""
+    content = path.read_bytes()
+    try:
+        return json.loads(content)
+    except ValueError as not_json:
+        try:
+            return _PlainUnpickler(io.BytesIO(content)).load()
+        # What the unpickler raises for bytes that are no pickle has no common class.
+        except Exception as error:
+            raise NotADump(
+                f"{path} is neither JSON ({not_json}) nor a pickle of plain data ({error}): "
+                "expected what FlightRecorderHook.dump_file wrote"
+            ) from None
 
 
 def table(dumps: Sequence[Dump]) -> str:

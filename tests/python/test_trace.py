@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,19 @@ def test_table_and_timeline(dumps: list[Path], tmp_path: Path, capsys: pytest.Ca
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert __main__.main(["trace", str(dumps[0]), "--group", "other"]) == 0
     assert capsys.readouterr().out == "no operations\n"
+
+    # torch's own recorder, and ours where it is asked to, writes pickles
+    pickled = tmp_path / "pickled0"
+    pickled.write_bytes(pickle.dumps(json.loads(dumps[0].read_text())))
+    assert __main__.main(["trace", str(pickled), "--last", "1"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path, capsys):
+    file = tmp_path / "evil"
+    file.write_bytes(pickle.dumps(print))
+    assert __main__.main(["trace", str(file)]) == 2
+    assert "builtins.print, which is no plain data" in capsys.readouterr().err
 
 
 def test_operations_that_overlap_lie_in_lanes_of_their_own():

@@ -8,6 +8,7 @@ processes or what is printed.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -42,6 +43,7 @@ _COLUMNS = 5
 _LARGE = 1 << 19
 # How long a rank waits for one that does not come.
 _SHORT = timedelta(milliseconds=300)
+_NAMES_RANK_1 = re.compile(r"\b(?:ranks?|peers?) (?:\d+, )*1\b")
 
 
 @dataclass(frozen=True)
@@ -359,24 +361,26 @@ def _split(comm: TorchComm) -> None:
 
 
 def _time_out(comm: TorchComm, victim: TorchComm) -> None:
-    """Rank 1 does not come, and rank 0 is told so."""
-    if comm.get_size() > 1 and comm.get_rank() == 0:
-        tensor = torch.ones(1).to(victim.get_device())
-        try:
-            work = victim.all_reduce(tensor, ReduceOp.SUM, async_op=True, timeout=_SHORT)
-            work.wait_blocking()
-        except torch.distributed.DistBackendError as error:
-            # NCCL cannot say who is missing
-            if victim.get_backend() == "gloo" and not _names_rank_1(str(error)):
-                raise Wrong(f"the error names no rank 1: {error}") from error
-        else:
-            raise Wrong("an operation without the other ranks did not time out")
-    comm.barrier()
-    victim.abort()
+    """Rank 0 alone comes, and is told who did not."""
+    try:
+        if comm.get_size() > 1 and comm.get_rank() == 0:
+            _wait_in_vain(victim)
+    finally:
+        comm.barrier()
+        victim.abort()
 
 
-def _names_rank_1(text: str) -> bool:
-    return any(word in text for word in ("rank 1", "peer 1", "ranks 1", "[1"))
+def _wait_in_vain(victim: TorchComm) -> None:
+    tensor = torch.ones(1).to(victim.get_device())
+    try:
+        work = victim.all_reduce(tensor, ReduceOp.SUM, async_op=True, timeout=_SHORT)
+        work.wait_blocking()
+    except torch.distributed.DistBackendError as error:
+        # NCCL cannot say who is missing.
+        if victim.get_backend() == "gloo" and not _NAMES_RANK_1.search(str(error)):
+            raise Wrong(f"the error does not name rank 1: {error}") from error
+    else:
+        raise Wrong("an operation without the other ranks did not time out")
 
 
 def _abort(comm: TorchComm, victim: TorchComm) -> None:

@@ -21,6 +21,8 @@ def main() -> int:
     device, path = torch.device(sys.argv[1]), sys.argv[2]
     # One thread each: the ranks share this machine's cores.
     torch.set_num_threads(1)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     size = int(os.environ["TORCHCOMM_SIZE"])
     make = _checks.communicators(device, FileStore(path, size))
     try:
