@@ -60,8 +60,9 @@ void define(py::class_<Window, std::shared_ptr<Window>>& window, const char* nam
             Names... names) {
   window.def(
       name,
-      [operation](Self self, Args... args, bool async_op, const Hints&, const Timeout& timeout) {
-        return TorchWork{operation(self, args..., call_of(async_op, timeout))};
+      [operation](Self self, Args... args, bool async_op, const Hints& hints,
+                  const Timeout& timeout) {
+        return TorchWork{operation(self, args..., call_of(async_op, timeout, hints))};
       },
       names..., py::arg("async_op") = false, py::arg("hints") = py::none(),
       py::arg("timeout") = py::none());
