@@ -33,9 +33,8 @@ c10::intrusive_ptr<c10d::Backend> BackendWrapper::split(
 #ifdef C10D_BACKEND_HAS_WINDOW
 c10::intrusive_ptr<c10d::Window> BackendWrapper::new_window(
     const std::optional<at::Tensor>& tensor) {
-  auto window = std::make_shared<Window>(comm_);
-  if (tensor) window->register_tensor(*tensor, true, std::chrono::milliseconds(0));
-  return c10::make_intrusive<C10dWindow>(std::move(window));
+  return c10::make_intrusive<C10dWindow>(
+      ferrocomm::new_window(comm_, tensor, std::chrono::milliseconds(0)));
 }
 #endif
 

@@ -6,6 +6,7 @@
 
 #include "bindings.hpp"
 #include "mem_allocator.hpp"
+#include "window.hpp"
 
 namespace ferrocomm {
 namespace {
@@ -240,7 +241,9 @@ void define_point_to_point(CommClass& comm) {
   comm.def(
       "new_window",
       [](const Comm& self, const std::optional<at::Tensor>& tensor, const Hints&,
-         const Timeout& timeout) { return new_window(self, tensor, timeout); },
+         const Timeout& timeout) {
+        return new_window(self, tensor, timeout.value_or(std::chrono::milliseconds(0)));
+      },
       py::arg("tensor") = py::none(), py::arg("hints") = py::none(),
       py::arg("timeout") = py::none());
   comm.def("batch_op_create", [](const Comm& self) { return std::make_shared<Batch>(self); });

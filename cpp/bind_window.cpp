@@ -107,9 +107,19 @@ void bind_window(py::module_& module) {
 
 std::shared_ptr<Window> new_window(const std::shared_ptr<TorchComm>& comm,
                                    const std::optional<at::Tensor>& tensor,
-                                   const Timeout& timeout) {
+                                   std::chrono::milliseconds timeout) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!comm->foreign(), "new_window: the backend '", comm->backend(),
+                              "' is written in Python, which has no windows; use gloo or nccl");
+  Hooked hooked(*comm, [&] {
+    OpArgs args{OpName::kNewWindow};
+    if (tensor) args.inputs.push_back(*tensor);
+    return args;
+  });
   auto window = std::make_shared<Window>(comm);
-  if (tensor) window->register_tensor(*tensor, true, limit(timeout));
+  if (tensor) window->register_tensor(*tensor, true, timeout);
+  OpResult result;
+  result.product = [window] { return py::cast(window).release().ptr(); };
+  hooked.done(result);
   return window;
 }
 

@@ -55,8 +55,4 @@ void bind_python_backend(py::module_& module);
 void bind_mem_allocator(py::module_& module);
 void bind_window(py::module_& module);
 
-/// A window on `comm`, of `tensor` where there is one: then it is collective.
-std::shared_ptr<Window> new_window(const std::shared_ptr<TorchComm>& comm,
-                                   const std::optional<at::Tensor>& tensor, const Timeout& timeout);
-
 }  // namespace ferrocomm
