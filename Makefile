@@ -30,7 +30,7 @@ CARGO_FLAGS := --workspace --locked
 .PHONY: help setup build demo test test-full sanitize bench header format clean \
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
-        test-conformance test-conformance-full test-failures test-hosts \
+        test-conformance test-conformance-full test-failures test-reconfigure test-hosts \
         test-simgpu test-gpu prebuilt
 
 help:
@@ -40,8 +40,9 @@ help:
 	@echo 'make test       the checks; make test-NAME runs one:'
 	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
 	@echo '                matrix docs conformance failures models simgpu'
-	@echo 'make test-full  the same, then conformance on four hosts (hosts), make sanitize, the demo, and'
-	@echo '                cases of conformance drawn from the full product'
+	@echo 'make test-full  the same, then conformance on four hosts (hosts), make sanitize, the demo,'
+	@echo '                cases of conformance drawn from the full product, and 400 rounds of kill, shrink'
+	@echo '                and rejoin (reconfigure)'
 	@echo 'make test-gpu   the checks for a machine with an NVIDIA GPU; 8 minutes at most (docs/gpu.md)'
 	@echo 'make prebuilt   into build/prebuilt, what such a machine needs that has no Rust'
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
@@ -137,6 +138,10 @@ test-conformance-full: $(BUILD)
 
 test-failures: $(BUILD)
 	$(PY) tests/failures/run.py
+
+# 200 rounds of kill, shrink and rejoin over each transport.
+test-reconfigure: $(BUILD)
+	$(PY) tests/python/rejoin.py --rounds 200
 
 # On network namespaces, which root alone can make.
 test-hosts: $(BUILD)

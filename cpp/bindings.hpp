@@ -35,5 +35,8 @@ void bind_work(py::module_& module);
 void bind_comm(py::module_& module);
 void bind_batch(py::module_& module);
 void bind_mem_allocator(py::module_& module);
+void bind_reconfigure(py::module_& module);
+/// What TorchComm has for it.
+void define_reconfigure(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm);
 
 }  // namespace ferrocomm

@@ -38,20 +38,24 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   /// Collective: returns when every rank has joined.
   static std::shared_ptr<TorchComm> create(const CommSpec& spec,
                                            const c10::intrusive_ptr<c10d::Store>& store);
-  TorchComm(CommHandle handle, std::string backend, at::Device device);
+  /// Whether the members of a communicator are settled when it is made.
+  enum class Members { kFixed, kChanging };
+  TorchComm(CommHandle handle, std::string backend, at::Device device,
+            Members members = Members::kFixed);
   TorchComm(const TorchComm&) = delete;
   TorchComm& operator=(const TorchComm&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  int rank() const { return is_reconfigurable() ? fc_comm_rank(handle()) : rank_; }
+  int size() const { return is_reconfigurable() ? fc_comm_size(handle()) : size_; }
+  bool is_reconfigurable() const { return members_ == Members::kChanging; }
   const std::string& name() const { return name_; }
   const std::string& backend() const { return backend_; }
   at::Device device() const { return device_; }
   fc_comm* handle() const { return handle_.get(); }
   const CommHandle& shared_handle() const { return handle_; }
-  Site site(const char* operation) const { return {fc_comm_name(handle()), rank_, operation}; }
+  Site site(const char* operation) const { return {fc_comm_name(handle()), rank(), operation}; }
 
-  /// "ready", "failed", "aborted" or "finalized"
+  /// "ready", "failed", "aborted", "finalized", or "unconfigured" without members
   std::string state() const;
   /// text of the failure, empty when there is none
   std::string error() const;
@@ -101,6 +105,8 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   const std::string backend_;
   const at::Device device_;
   const std::string name_;
+  const Members members_;
+  // When it was made, which is for ever where the members are fixed.
   const int rank_;
   const int size_;
   std::atomic<uint64_t> splits_{0};

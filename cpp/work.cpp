@@ -189,6 +189,8 @@ void OperationState::settle() {
     }
   }
   status_ = status;
+  if (status == FC_OK && succeeded_) succeeded_();
+  succeeded_ = nullptr;
   // Dropped after the phase is out: a tensor may need the GIL, which a waiter of ours may hold.
   Holdings dropped;
   {

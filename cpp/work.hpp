@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +35,8 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   Holdings& holdings() { return holdings_; }
   void add_output(const at::Tensor& tensor) { outputs_.push_back(tensor); }
   void add_work(WorkHandle work);
+  /// Runs once, on the thread that sees the operation's success first; before anybody else sees it.
+  void when_succeeded(std::function<void()> run) { succeeded_ = std::move(run); }
   /// From here on any thread may look. `whole`: everything was issued; else what was issued goes on
   /// and the operation fails. A state without works is complete. `on_stream`: it was put on the
   /// current stream of its device.
@@ -96,6 +99,7 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   Holdings holdings_;
   std::vector<at::Tensor> outputs_;
   std::vector<WorkHandle> parts_;
+  std::function<void()> succeeded_;
 
   std::atomic<Phase> phase_{Phase::kBuilding};
   // Written by the one that settles, read once the phase says so.

@@ -59,7 +59,9 @@ def new_comm(
         store: where the ranks meet. Without one: a store at MASTER_ADDR and MASTER_PORT, opened
             once per process and shared by all communicators.
         name: the same on every rank. Without one: numbered by order of creation.
-        enable_reconfigure: not supported yet.
+        enable_reconfigure: makes a communicator without members, and asks no store. Its
+            `reconfigure` gives it members, and later other ones: after a rank is lost, when some
+            leave or come. Rank and size are the launcher's until then. See docs/reconfigure.md.
         hints: settings for the engine, the same on every rank.
 
     Rank and size come from TORCHCOMM_RANK and TORCHCOMM_SIZE, else from the launcher (torchrun,
@@ -123,6 +125,7 @@ try:
     from torchcomms._comms import (
         BatchSendRecv,
         MemAllocator,
+        ReconfigureOptions,
         RedOpType,
         ReduceOp,
         TorchComm,
@@ -137,6 +140,7 @@ from torchcomms._build_info import VERSION as __version__  # noqa: E402
 __all__ = [
     "BatchSendRecv",
     "MemAllocator",
+    "ReconfigureOptions",
     "RedOpType",
     "ReduceOp",
     "TorchComm",
