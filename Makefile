@@ -30,7 +30,7 @@ CARGO_FLAGS := --workspace --locked
 .PHONY: help setup build demo test test-full sanitize bench bench-windows header format clean \
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
-        test-conformance test-conformance-full test-failures test-hosts \
+        test-conformance test-conformance-full test-failures test-reconfigure test-hosts \
         test-simgpu test-gpu prebuilt test-selftest docs
 
 help:
@@ -41,7 +41,8 @@ help:
 	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
 	@echo '                matrix docs conformance failures models simgpu'
 	@echo 'make test-full  the same, then conformance on four hosts (hosts), self-tests (selftest),'
-	@echo '                make sanitize, the demo, and cases of conformance from the full product'
+	@echo '                400 rounds of kill, shrink and rejoin (reconfigure), make sanitize, the demo,'
+	@echo '                and cases of conformance drawn from the full product'
 	@echo 'make test-gpu   the checks for a machine with an NVIDIA GPU; 8 minutes at most (docs/gpu.md)'
 	@echo 'make prebuilt   into build/prebuilt, what such a machine needs that has no Rust'
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
@@ -145,6 +146,10 @@ test-conformance-full: $(BUILD)
 
 test-failures: $(BUILD)
 	$(PY) tests/failures/run.py
+
+# 200 rounds of kill, shrink and rejoin over each transport.
+test-reconfigure: $(BUILD)
+	$(PY) tests/python/rejoin.py --rounds 200
 
 # On network namespaces, which root alone can make.
 test-hosts: $(BUILD)

@@ -1,5 +1,6 @@
 #include "backend_wrapper.hpp"
 
+#include "reconfigure.hpp"
 #include "window.hpp"
 
 namespace ferrocomm {
@@ -29,6 +30,26 @@ c10::intrusive_ptr<c10d::Backend> BackendWrapper::split(
   if (!part) return nullptr;
   return c10::make_intrusive<BackendWrapper>(std::move(part));
 }
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+c10d::ReconfigureHandle BackendWrapper::get_reconfigure_handle() const {
+  return init_handle(*comm_);
+}
+
+BackendWrapper::BaseWork BackendWrapper::reconfigure(const c10d::ReconfigureOptions& opts) {
+  // The work may outlive this object.
+  c10::weak_intrusive_ptr<BackendWrapper> weak(
+      c10::intrusive_ptr<BackendWrapper>::reclaim_copy(this));
+  const auto configured = [weak] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->rank_ = self->comm_->rank();
+    self->size_ = self->comm_->size();
+  };
+  return ferrocomm::reconfigure(*comm_, {opts.uuid, opts.handles, opts.timeout, opts.hints},
+                                configured);
+}
+#endif
 
 #ifdef C10D_BACKEND_HAS_WINDOW
 c10::intrusive_ptr<c10d::Window> BackendWrapper::new_window(

@@ -54,6 +54,13 @@ class BackendWrapper : public c10d::Backend {
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  bool supportsReconfigure() const override { return comm_->is_reconfigurable(); }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  /// Rank and size of the group change once the work is seen to have succeeded.
+  BaseWork reconfigure(const c10d::ReconfigureOptions& opts) override;
+#endif
+
   BaseWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   BaseWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   BaseWork allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;

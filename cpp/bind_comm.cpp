@@ -314,6 +314,7 @@ void bind_comm(py::module_& module) {
   bind_persistent(module, comm);
   define_collectives(comm);
   define_point_to_point(comm);
+  define_reconfigure(comm);
 }
 
 void bind_batch(py::module_& module) {

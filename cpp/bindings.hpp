@@ -54,5 +54,8 @@ void bind_persistent(py::module_& module, CommClass& comm);
 void bind_python_backend(py::module_& module);
 void bind_mem_allocator(py::module_& module);
 void bind_window(py::module_& module);
+void bind_reconfigure(py::module_& module);
+/// What TorchComm has for it.
+void define_reconfigure(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm);
 
 }  // namespace ferrocomm

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "reconfigure.hpp"
 #include "store_table.hpp"
 
 namespace ferrocomm {
@@ -40,6 +41,21 @@ int64_t to_ns(std::chrono::milliseconds timeout) {
   return std::max<int64_t>(0, std::chrono::nanoseconds(timeout).count());
 }
 
+// Valid as long as `spec` and `hints`.
+fc_comm_options to_options(const CommSpec& spec, const std::vector<fc_hint>& hints) {
+  fc_comm_options options;
+  fc_comm_options_init(&options);
+  options.backend = spec.backend.c_str();
+  options.name = spec.name.c_str();
+  options.rank = spec.rank;
+  options.comm_size = spec.size;
+  options.timeout_ns = to_ns(spec.timeout);
+  options.hints = hints.data();
+  options.hint_count = hints.size();
+  options.device = spec.device.has_index() ? spec.device.index() : 0;
+  return options;
+}
+
 }  // namespace
 
 std::vector<CommHandle> living_comms() {
@@ -60,28 +76,28 @@ void abort_all_comms() noexcept {
 
 std::shared_ptr<TorchComm> TorchComm::create(const CommSpec& spec,
                                              const c10::intrusive_ptr<c10d::Store>& store) {
-  fc_comm_options options;
-  fc_comm_options_init(&options);
   const auto hints = to_hints(spec);
-  options.backend = spec.backend.c_str();
-  options.name = spec.name.c_str();
-  options.rank = spec.rank;
-  options.comm_size = spec.size;
-  options.timeout_ns = to_ns(spec.timeout);
-  options.hints = hints.data();
-  options.hint_count = hints.size();
-  options.device = spec.device.has_index() ? spec.device.index() : 0;
+  const fc_comm_options options = to_options(spec, hints);
   fc_store_table table = store_table(store);
   fc_comm* comm = nullptr;
   check(without_gil([&] { return fc_comm_create(&options, &table, &comm); }));
   return std::make_shared<TorchComm>(own_comm(comm), spec);
 }
 
-TorchComm::TorchComm(CommHandle handle, CommSpec spec)
+std::shared_ptr<TorchComm> create_unconfigured(const CommSpec& spec) {
+  const auto hints = to_hints(spec);
+  const fc_comm_options options = to_options(spec, hints);
+  fc_comm* comm = nullptr;
+  check(without_gil([&] { return fc_comm_create_unconfigured(&options, &comm); }));
+  return std::make_shared<TorchComm>(own_comm(comm), spec, TorchComm::Members::kChanging);
+}
+
+TorchComm::TorchComm(CommHandle handle, CommSpec spec, Members members)
     : handle_(std::move(handle)),
       backend_(std::move(spec.backend)),
       device_(spec.device),
       name_(fc_comm_name(handle_.get())),
+      members_(members),
       rank_(fc_comm_rank(handle_.get())),
       size_(fc_comm_size(handle_.get())),
       hints_(std::move(spec.hints)) {}
@@ -91,6 +107,7 @@ TorchComm::TorchComm(std::shared_ptr<ForeignBackend> foreign, CommSpec spec)
       backend_(std::move(spec.backend)),
       device_(spec.device),
       name_(std::move(spec.name)),
+      members_(Members::kFixed),
       rank_(spec.rank),
       size_(spec.size),
       hints_(std::move(spec.hints)) {}

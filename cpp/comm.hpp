@@ -42,14 +42,17 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   /// Collective: returns when every rank has joined.
   static std::shared_ptr<TorchComm> create(const CommSpec& spec,
                                            const c10::intrusive_ptr<c10d::Store>& store);
-  TorchComm(CommHandle handle, CommSpec spec);
+  /// Whether the members of a communicator are settled when it is made.
+  enum class Members { kFixed, kChanging };
+  TorchComm(CommHandle handle, CommSpec spec, Members members = Members::kFixed);
   /// Served by `foreign` alone.
   TorchComm(std::shared_ptr<ForeignBackend> foreign, CommSpec spec);
   TorchComm(const TorchComm&) = delete;
   TorchComm& operator=(const TorchComm&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  int rank() const { return is_reconfigurable() ? fc_comm_rank(handle()) : rank_; }
+  int size() const { return is_reconfigurable() ? fc_comm_size(handle()) : size_; }
+  bool is_reconfigurable() const { return members_ == Members::kChanging; }
   const std::string& name() const { return name_; }
   const std::string& backend() const { return backend_; }
   at::Device device() const { return device_; }
@@ -58,7 +61,7 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   /// Valid as long as the handle, or as this where there is none.
   Site site(const char* operation) const {
     const char* name = fc_comm_name(handle());
-    return {name == nullptr ? std::string_view(name_) : std::string_view(name), rank_, operation};
+    return {name == nullptr ? std::string_view(name_) : std::string_view(name), rank(), operation};
   }
   const std::shared_ptr<Hooks>& hooks() const { return hooks_; }
   /// The backend that serves in the engine's place; null where there is none.
@@ -66,7 +69,7 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   /// Registers a hook that runs before the communicator is given up.
   uint64_t add_abort_hook(Hooks::Abort hook);
 
-  /// "ready", "failed", "aborted" or "finalized"
+  /// "ready", "failed", "aborted", "finalized", or "unconfigured" without members
   std::string state() const;
   /// text of the failure, empty when there is none
   std::string error() const;
@@ -138,6 +141,8 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   const std::string backend_;
   const at::Device device_;
   const std::string name_;
+  const Members members_;
+  // When it was made, which is for ever where the members are fixed.
   const int rank_;
   const int size_;
   std::atomic<uint64_t> splits_{0};

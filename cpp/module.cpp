@@ -12,6 +12,7 @@
 #include "backend_wrapper.hpp"
 #include "bindings.hpp"
 #include "debug_handlers.hpp"
+#include "reconfigure.hpp"
 #include "run_later.hpp"
 
 namespace ferrocomm {
@@ -43,9 +44,9 @@ void end_of_process() {
   });
 }
 
-Comm new_comm(const std::string& backend, at::Device device, const std::string& name,
-              const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, int64_t timeout_ms,
-              const std::unordered_map<std::string, std::string>& hints) {
+CommSpec spec_of(const std::string& backend, at::Device device, const std::string& name, int rank,
+                 int size, int64_t timeout_ms,
+                 const std::unordered_map<std::string, std::string>& hints) {
   CommSpec spec;
   spec.backend = backend;
   spec.device = device;
@@ -54,7 +55,19 @@ Comm new_comm(const std::string& backend, at::Device device, const std::string& 
   spec.size = size;
   spec.timeout = std::chrono::milliseconds(timeout_ms);
   spec.hints = hints;
-  return TorchComm::create(spec, store);
+  return spec;
+}
+
+Comm new_comm(const std::string& backend, at::Device device, const std::string& name,
+              const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, int64_t timeout_ms,
+              const std::unordered_map<std::string, std::string>& hints) {
+  return TorchComm::create(spec_of(backend, device, name, rank, size, timeout_ms, hints), store);
+}
+
+Comm new_unconfigured_comm(const std::string& backend, at::Device device, const std::string& name,
+                           int rank, int size, int64_t timeout_ms,
+                           const std::unordered_map<std::string, std::string>& hints) {
+  return create_unconfigured(spec_of(backend, device, name, rank, size, timeout_ms, hints));
 }
 
 std::string engine_info() {
@@ -104,6 +117,9 @@ void bind_functions(py::module_& module) {
   module.def("_new_comm", new_comm, py::arg("backend"), py::arg("device"), py::arg("name"),
              py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_ms"),
              py::arg("hints"));
+  module.def("_new_unconfigured_comm", new_unconfigured_comm, py::arg("backend"), py::arg("device"),
+             py::arg("name"), py::arg("rank"), py::arg("size"), py::arg("timeout_ms"),
+             py::arg("hints"));
   module.def("_engine_info", engine_info);
   module.def(
       "_locate_nccl",
@@ -140,6 +156,7 @@ PYBIND11_MODULE(_comms, module) {
   bind_work(module);
   bind_mem_allocator(module);
   bind_window(module);
+  bind_reconfigure(module);
   bind_comm(module);
   bind_batch(module);
   bind_python_backend(module);

@@ -220,6 +220,8 @@ void OperationState::settle() {
   status_ = status;
   take_time();
   if (at_end_) std::exchange(at_end_, nullptr)();
+  if (status == FC_OK && succeeded_) succeeded_();
+  succeeded_ = nullptr;
   // Dropped after the phase is out: a tensor may need the GIL, which a waiter of ours may hold.
   Holdings dropped;
   {

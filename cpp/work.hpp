@@ -47,6 +47,8 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   void keep_time();
   /// Called when the operation has ended, or on streams when it was issued; may be empty.
   void at_end(std::function<void()> call) { at_end_ = std::move(call); }
+  /// Runs once, on the thread that sees the operation's success first; before anybody else sees it.
+  void when_succeeded(std::function<void()> run) { succeeded_ = std::move(run); }
   /// From here on any thread may look. `whole`: everything was issued; else what was issued goes on
   /// and the operation fails. A state without works is complete. `on_stream`: it was put on the
   /// current stream of its device.
@@ -117,6 +119,7 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   std::vector<at::Tensor> outputs_;
   std::vector<WorkHandle> parts_;
   std::function<void()> at_end_;
+  std::function<void()> succeeded_;
 
   std::atomic<Phase> phase_{Phase::kBuilding};
   // Written by the one that settles, read once the phase says so.

@@ -59,7 +59,9 @@ def new_comm(
         store: where the ranks meet. Without one: a store at MASTER_ADDR and MASTER_PORT, opened
             once per process and shared by all communicators.
         name: the same on every rank. Without one: numbered by order of creation.
-        enable_reconfigure: not supported yet.
+        enable_reconfigure: makes a communicator without members, and asks no store. Its
+            `reconfigure` gives it members, and later other ones: after a rank is lost, when some
+            leave or come. Rank and size are the launcher's until then. See docs/reconfigure.md.
         hints: settings for the engine, the same on every rank.
 
     Rank and size come from TORCHCOMM_RANK and TORCHCOMM_SIZE, else from the launcher (torchrun,
@@ -152,6 +154,7 @@ try:
         AllGatherHandle,
         BatchSendRecv,
         MemAllocator,
+        ReconfigureOptions,
         RedOpType,
         ReduceOp,
         RemovableHandle,
@@ -174,6 +177,7 @@ __all__ = [
     "AllGatherHandle",
     "BatchSendRecv",
     "MemAllocator",
+    "ReconfigureOptions",
     "RedOpType",
     "ReduceOp",
     "RemovableHandle",

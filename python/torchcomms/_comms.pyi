@@ -10,10 +10,10 @@ A communicator may be used from several threads; operations take effect in the o
 GIL is released while the engine works.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import timedelta
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -222,6 +222,21 @@ class TorchCommWindow:
         """
     def get_attr(self, peer_rank: int) -> TorchCommWindowAttr: ...
 
+class ReconfigureOptions:
+    """The arguments of `TorchComm.reconfigure` in one object; the same on all members."""
+
+    uuid: int
+    init_handles: list[str] | set[str]
+    timeout: timedelta | None
+    hints: dict[str, str] | None
+    def __init__(
+        self,
+        uuid: int,
+        init_handles: Sequence[str] | Set[str],
+        timeout: timedelta | None = None,
+        hints: Mapping[str, str] | None = None,
+    ) -> None: ...
+
 class TorchComm:
     """A communicator: this process as one rank of a group. Made by `torchcomms.new_comm`."""
 
@@ -296,7 +311,7 @@ class TorchComm:
     def is_abort_supported(self) -> bool: ...
     def is_aborted(self) -> bool: ...
     def state(self) -> str:
-        """`ready`, `failed`, `aborted` or `finalized`."""
+        """`ready`, `failed`, `aborted`, `finalized`, or `unconfigured` without members."""
     def error(self) -> str:
         """Cause of `failed`; empty otherwise."""
     def info(self) -> str:
@@ -305,6 +320,31 @@ class TorchComm:
         """Waits for what is pending and ends the communicator; again does nothing."""
     def abort(self) -> None:
         """Ends what is pending with an error, from any thread; again does nothing."""
+    def get_init_handle(self) -> str:
+        """By what other processes reach this communicator, to be handed to them in any way.
+
+        For one made with `enable_reconfigure=True`. It stays valid until the communicator is
+        finalized, but says which rank it has now: ask again before ranks are chosen by a set.
+        """
+    @overload
+    def reconfigure(
+        self,
+        uuid: int,
+        init_handles: Sequence[str] | Set[str],
+        timeout: timedelta | None = None,
+        hints: Mapping[str, str] | None = None,
+    ) -> TorchWork:
+        """Gives the communicator its members, or other ones; every member calls it alike.
+
+        In a list the rank is the position; of a set the engine makes an order, the same on all
+        members. `uuid` is a number that was never used on this communicator. Legal in every state
+        but `finalized`; what is pending fails. Until the work is complete nothing can be issued.
+        Where it fails it fails on all members that came, and says who did not or what differs; the
+        communicator has then failed, and can be reconfigured. Raises ValueError, and changes
+        nothing, for a uuid that was used and for handles without this communicator's own.
+        """
+    @overload
+    def reconfigure(self, options: ReconfigureOptions) -> TorchWork: ...
     def split(
         self,
         ranks: Sequence[int],
@@ -517,6 +557,15 @@ def _foreign_comm(
     device: torch.device,
     name: str,
     timeout: timedelta,
+    hints: Mapping[str, str],
+) -> TorchComm: ...
+def _new_unconfigured_comm(
+    backend: str,
+    device: torch.device,
+    name: str,
+    rank: int,
+    size: int,
+    timeout_ms: int,
     hints: Mapping[str, str],
 ) -> TorchComm: ...
 def _mem_allocator(backend: str) -> MemAllocator: ...

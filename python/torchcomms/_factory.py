@@ -64,18 +64,16 @@ def create(
     engine = _backends.resolve(backend)
     device = torch.device(device)
     _backends.check_device(engine, device.type)
-    if enable_reconfigure:
-        raise NotImplementedError(
-            "enable_reconfigure=True is not supported yet: make a new communicator instead"
-        )
     checked_hints = _checked_hints(hints)
-    position = _ranks.rank_and_size()
+    position = _unconfigured_position() if enable_reconfigure else _ranks.rank_and_size()
     if engine == "nccl":
         _cuda.locate()
         device = _cuda.with_index(device, position.rank)
         checked_hints.setdefault(_cuda.ABORT_HINT, _cuda.abort_process(abort_process))
     limit = _limit(timeout, store)
     label = _next_name() if name is None else str(name)
+    if enable_reconfigure:
+        return unconfigured(engine, device, label, position, limit, checked_hints)
     if store is None:
         joined_store = _stores.shared(label, position.rank, position.size, limit)
     else:
@@ -119,6 +117,36 @@ def _create_foreign(
         size=position.size,
     )
     return _python_backend.create(backend, cls, device, options)
+
+
+def _unconfigured_position() -> _ranks.RankSize:
+    """The launcher's, where there is one: a process that comes later needs none."""
+    try:
+        return _ranks.rank_and_size()
+    except ValueError:
+        return _ranks.RankSize(0, 1)
+
+
+def unconfigured(
+    backend: str,
+    device: torch.device,
+    name: str,
+    position: _ranks.RankSize,
+    timeout: timedelta,
+    hints: dict[str, str],
+) -> TorchComm:
+    """The call of the extension for a communicator that `reconfigure` gives its members."""
+    from torchcomms import _comms
+
+    return _comms._new_unconfigured_comm(
+        backend,
+        device,
+        name,
+        position.rank,
+        position.size,
+        milliseconds(timeout),
+        hints,
+    )
 
 
 def join(

@@ -48,5 +48,6 @@ void test_works(fc_comm* comm);
 void test_arguments(fc_comm* comm);
 void test_failures(fc_comm* comm);
 void test_reports(fc_comm* comm);
+void test_reconfigure(fc_comm* comm);
 
 #endif

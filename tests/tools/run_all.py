@@ -72,6 +72,7 @@ CHECKS = [
 ]
 FULL = [
     Check("test-selftest", 900, r"^selftests:"),
+    Check("test-reconfigure", 1800, r"^reconfigure:"),
     Check("test-hosts", 1800, r"^hosts:"),
     Check("sanitize", 3600, r"^(c|c\+\+) tests:|^sanitize:"),
     Check("test-conformance-full", 3600, r"^conformance:"),
