@@ -115,9 +115,11 @@ void define_common(CommClass& comm) {
       .def("abort", &TorchComm::abort)
       .def(
           "split",
-          [](TorchComm& self, const std::vector<int>& ranks, const std::string& name, const Hints&,
-             const Timeout& timeout) {
-            return self.split(ranks, name, timeout.value_or(std::chrono::milliseconds(0)));
+          [](TorchComm& self, const std::vector<int>& ranks, const std::string& name,
+             const Hints& hints, const Timeout& timeout) {
+            auto part = self.split(ranks, name, timeout.value_or(std::chrono::milliseconds(0)));
+            if (part && hints) part->set_hints(*hints);
+            return part;
           },
           py::arg("ranks"), py::arg("name") = "", py::arg("hints") = py::none(),
           py::arg("timeout") = py::none())

@@ -163,19 +163,26 @@ void TorchComm::set_timeout(std::chrono::milliseconds timeout) {
 
 void TorchComm::finalize() {
   Hooked hooked(*this, [] { return OpArgs{OpName::kFinalize}; });
-  if (foreign_) {
-    foreign_->finalize();
-  } else {
-    check(without_gil([this] { return fc_comm_finalize(handle()); }));
+  try {
+    if (foreign_) {
+      foreign_->finalize();
+    } else {
+      check(without_gil([this] { return fc_comm_finalize(handle()); }));
+    }
+    hooked.done(OpResult{});
+  } catch (...) {
+    if (state() == "finalized") let_go();
+    throw;
   }
-  {
-    std::map<const void*, at::Tensor> dropped;  // with no lock held
-    std::lock_guard<std::mutex> lock(mutex_);
-    dropped.swap(registered_);
-  }
-  hooked.done(OpResult{});
-  // Nothing will run any more; a hook that refers to the communicator would keep it for ever.
+  let_go();
+}
+
+// Nothing will run any more; a hook that refers to the communicator would keep it for ever.
+void TorchComm::let_go() {
   hooks_->clear();
+  std::map<const void*, at::Tensor> dropped;  // with no lock held
+  std::lock_guard<std::mutex> lock(mutex_);
+  dropped.swap(registered_);
 }
 
 // The hooks' failure is raised last: whoever aborts must be rid of the communicator.

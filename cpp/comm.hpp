@@ -131,6 +131,7 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   WorkPtr recv(const at::Tensor& tensor, int peer, uint32_t tag, const CallOptions& call);
 
  private:
+  void let_go();
   std::shared_ptr<TorchComm> split_engine(const std::vector<int>& ranks, const std::string& name,
                                           std::chrono::milliseconds timeout);
 

@@ -3,13 +3,14 @@
     python tests/bench/hooks.py FOLDER_OF_LIBFERROCOMM [--turns N]
 
 One rank, an 8-byte all_reduce: it waits for nobody, so that what is measured is the call itself.
-Rows take turns, one process each, and the least of all turns counts: a busy machine only ever makes
-a figure larger.
+Rows take turns and the least of many short rounds counts: a busy machine only ever makes a figure
+larger.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -17,41 +18,45 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+ROWS = (
+    "engine, recorder off",
+    "engine",
+    "engine, recorder read every 10 ms",
+    "Python",
+    "Python, recorder read every 500 operations",
+    "Python, a pre-hook",
+    "Python, a pre-hook and a post-hook",
+)
 
 PYTHON = """
-import sys, threading, time
-from datetime import timedelta
+import json, sys, threading, time
 import torch
 import torch.distributed as dist
 import torchcomms
 from torchcomms.hooks import FlightRecorderHook
 
-kind, calls, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-comm = torchcomms.new_comm("gloo", "cpu", store=dist.HashStore())
-over = threading.Event()
-if kind == "pre":
-    comm.register_pre_hook(lambda name, op_id, args: None)
-elif kind == "pre and post":
-    comm.register_pre_hook(lambda name, op_id, args: None)
-    comm.register_post_hook(lambda op_id, args: None)
-elif kind == "readout":
-    recorder = FlightRecorderHook()
-    recorder.register_with_comm(comm)
-
-    def read() -> None:
-        while not over.wait(0.1):
-            recorder.dump_json()
-
-    threading.Thread(target=read).start()
+calls, rounds = int(sys.argv[1]), int(sys.argv[2])
+kinds = ["none", "readout", "pre", "pre and post"]
+comms = {}
+for kind in kinds:
+    comms[kind] = torchcomms.new_comm("gloo", "cpu", name=kind, store=dist.HashStore())
+comms["pre"].register_pre_hook(lambda name, op_id, args: None)
+comms["pre and post"].register_pre_hook(lambda name, op_id, args: None)
+comms["pre and post"].register_post_hook(lambda op_id, args: None)
+recorder = FlightRecorderHook()
+recorder.register_with_comm(comms["readout"])
 x, op = torch.ones(2), torchcomms.ReduceOp.SUM
-least = 1e18
+least = dict.fromkeys(kinds, 1e18)
 for _ in range(rounds):
-    start = time.perf_counter_ns()
-    for _ in range(calls):
-        comm.all_reduce(x, op)
-    least = min(least, (time.perf_counter_ns() - start) / calls)
-over.set()
-print(f"{least:.1f}")
+    for kind in kinds:
+        comm = comms[kind]
+        if kind == "readout":
+            recorder.dump_json()
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            comm.all_reduce(x, op)
+        least[kind] = min(least[kind], (time.perf_counter_ns() - start) / calls)
+print(json.dumps(least))
 """
 
 
@@ -66,45 +71,38 @@ def build(library: Path, folder: Path) -> Path:
     return program
 
 
-def measure(command: list[str], **variables: str) -> float:
-    """One process's figure, in nanoseconds."""
+def measure(command: list[str], **variables: str) -> str:
+    """What one process prints."""
     env = {**os.environ, "TORCHCOMM_RANK": "0", "TORCHCOMM_SIZE": "1", **variables}
-    ran = subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=120)
-    return float(ran.stdout.split()[-1])
+    ran = subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=300)
+    return ran.stdout.split("\n")[-2]
 
 
 def main() -> None:
     """Measures and prints."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("library", type=Path)
-    arguments.add_argument("--turns", type=int, default=5)
+    arguments.add_argument("--turns", type=int, default=10)
     chosen = arguments.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program = build(chosen.library.resolve(), folder)
 
-        def engine(*more: str) -> list[str]:
-            place = folder / f"store{len(list(folder.iterdir()))}"
+        def engine(turn: str, *more: str, **variables: str) -> float:
+            place = folder / turn
             place.mkdir()
-            return [str(program), str(place), "200000", "10", *more]
+            return float(measure([str(program), str(place), "1000", "200", *more], **variables))
 
-        def python(kind: str) -> list[str]:
-            return [sys.executable, "-c", PYTHON, kind, "20000", "10"]
-
-        rows = {
-            "engine, recorder off": lambda: measure(engine(), FERROCOMM_RECORDER_ENTRIES="0"),
-            "engine": lambda: measure(engine()),
-            "engine, recorder read every 10 ms": lambda: measure(engine("readout")),
-            "Python": lambda: measure(python("none")),
-            "Python, recorder read every 100 ms": lambda: measure(python("readout")),
-            "Python, a pre-hook": lambda: measure(python("pre")),
-            "Python, a pre-hook and a post-hook": lambda: measure(python("pre and post")),
-        }
-        figures = {row: [take()] for row, take in rows.items()}
-        for _ in range(chosen.turns - 1):
-            for row, take in rows.items():
-                figures[row].append(take())
-    print(f"| 8-byte all_reduce, 1 rank; least of {chosen.turns} turns | ns |\n| --- | ---: |")
+        figures: dict[str, list[float]] = {row: [] for row in ROWS}
+        for turn in range(chosen.turns):
+            off = engine(f"off{turn}", FERROCOMM_RECORDER_ENTRIES="0")
+            figures["engine, recorder off"].append(off)
+            figures["engine"].append(engine(f"on{turn}"))
+            figures["engine, recorder read every 10 ms"].append(engine(f"read{turn}", "readout"))
+        python = json.loads(measure([sys.executable, "-c", PYTHON, "500", "100"]))
+        for kind, row in zip(python, ROWS[3:], strict=True):
+            figures[row].append(python[kind])
+    print("| 8-byte all_reduce, 1 rank | ns |\n| --- | ---: |")
     for row, values in figures.items():
         print(f"| {row} | {min(values):.0f} |")
     cost = min(figures["engine"]) - min(figures["engine, recorder off"])

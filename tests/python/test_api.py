@@ -101,6 +101,9 @@ def options_and_the_rest(me: Rank) -> None:
     comm.set_hints({"size": "xl"})
     part = comm.split(list(range(me.size)), "part")
     assert part.get_hints() == comm.get_hints() == {"colour": "blue", "size": "xl"}
+    own = comm.split(list(range(me.size)), "own", hints={"size": "s"})
+    assert own.get_hints() == {"colour": "blue", "size": "s"}
+    own.finalize()
     comm.set_timeout(timedelta(seconds=9))
     assert comm.get_options().timeout == timedelta(seconds=9)
     with pytest.raises(TypeError):
