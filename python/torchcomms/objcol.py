@@ -130,13 +130,20 @@ class _Call:
         """
         file = io.BytesIO(_bytes(data))
         try:
-            return torch.load(file, weights_only=self._weights_only)
+            return torch.load(file, map_location=self._place, weights_only=self._weights_only)
         except Exception as error:
             remedy = "; weights_only=False accepts any object" if self._weights_only else ""
             raise RuntimeError(
                 f"{self.name}: rank {self.rank} cannot unpickle the object of rank {source}: "
                 f"{type(error).__name__}: {_first_line(error)}{remedy}"
             ) from error
+
+    def _place(self, storage: Any, location: str) -> Any:
+        """Tensors of a device like the communicator's come to its device, not to the sender's."""
+        if location.partition(":")[0] != self.device.type:
+            return None  # where torch puts them
+        restore: Any = torch.serialization.default_restore_location
+        return restore(storage, str(self.device))
 
 
 def all_gather_object(
