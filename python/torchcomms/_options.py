@@ -151,19 +151,6 @@ class NewWindowOptions(OperationOptions):
 
 
 @dataclass
-class ReconfigureOptions:
-    """Options of `reconfigure`: who the ranks are to be.
-
-    A list of `init_handles` fixes the ranks by position; of a set the engine chooses the order.
-    """
-
-    uuid: str
-    init_handles: list[str] | set[str]
-    timeout: timedelta | None = None
-    hints: dict[str, str] | None = None
-
-
-@dataclass
 class P2POp:
     """A send or a receive for a batch: `P2POp(TorchComm.send, tensor, peer)`.
 
@@ -204,7 +191,6 @@ __all__ = [
     "NewWindowOptions",
     "OperationOptions",
     "P2POp",
-    "ReconfigureOptions",
     "RecvOptions",
     "ReduceOptions",
     "ReduceScatterOptions",
