@@ -147,6 +147,8 @@ pub(crate) struct Core {
     pub(crate) windows: HashMap<WindowId, Arc<Pane>>,
     /// operations that await signals, in order
     pub(crate) awaiting: Vec<Key>,
+    /// windows at which this process has announced that it sleeps
+    pub(crate) lying_at: Vec<Arc<Pane>>,
     /// scratch memory that no program uses now
     spare: Vec<u8>,
 }
@@ -177,6 +179,7 @@ impl Core {
             spin: Arc::default(),
             windows: HashMap::new(),
             awaiting: Vec::new(),
+            lying_at: Vec::new(),
             spare: Vec::new(),
         }
     }
