@@ -164,7 +164,11 @@ impl Reconfigurable {
             timeout,
             hints,
         } = options;
-        let (old, hints) = self.begin(uuid, hints)?;
+        let (old, hints) = self.begin(uuid, hints).inspect_err(|error| {
+            if error.kind() == ErrorKind::InvalidArgument {
+                self.presence.refuse(uuid, &handles);
+            }
+        })?;
         let request = Request {
             uuid,
             handles,

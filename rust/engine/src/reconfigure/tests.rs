@@ -15,6 +15,8 @@ struct Stage0 {
     refuse: Mutex<Option<Error>>,
     begun: Mutex<Vec<Arc<Meeting>>>,
     left: Mutex<bool>,
+    /// uuids that the others were told of
+    refused: Mutex<Vec<i64>>,
 }
 
 struct Meeting {
@@ -51,6 +53,10 @@ impl Presence for Stage0 {
         });
         self.begun.lock().unwrap().push(meeting.clone());
         Ok(meeting)
+    }
+
+    fn refuse(&self, uuid: i64, _: &Handles) {
+        self.refused.lock().unwrap().push(uuid);
     }
 
     fn leave(&self) {
@@ -194,6 +200,7 @@ fn a_used_uuid_and_a_refusal_change_nothing() {
     assert!(scene.begin(2).is_err());
     assert_eq!(scene.state(), "ready");
     drop(barrier(&scene.communicator.current()).unwrap());
+    assert_eq!(*scene.presence.refused.lock().unwrap(), [1]);
     // It was not used up.
     assert!(scene.begin(2).is_ok());
 }
