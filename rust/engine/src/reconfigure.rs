@@ -26,6 +26,9 @@ use crate::process::generation;
 
 const DOING: &str = "reconfigure";
 
+/// Wishes for the engine, by name.
+type Hints = Vec<(String, String)>;
+
 /// What the next group is to be.
 #[derive(Clone, Debug)]
 pub struct ReconfigureOptions {
@@ -59,7 +62,7 @@ struct Now {
     /// whether there has been a group
     configured: bool,
     used: BTreeSet<i64>,
-    hints: Vec<(String, String)>,
+    hints: Hints,
 }
 
 /// A communicator whose members change. Any thread may use it.
@@ -86,7 +89,7 @@ impl Reconfigurable {
     pub(crate) fn of_presence(
         place: Place,
         presence: Arc<dyn Presence>,
-        hints: Vec<(String, String)>,
+        hints: Hints,
     ) -> Arc<Self> {
         Arc::new(Self {
             name: place.name.clone(),
@@ -211,11 +214,7 @@ impl Reconfigurable {
     }
 
     /// Takes the right to reconfigure; the communicator so far, and all hints.
-    fn begin(
-        &self,
-        uuid: i64,
-        hints: Vec<(String, String)>,
-    ) -> Result<(Arc<Communicator>, Vec<(String, String)>)> {
+    fn begin(&self, uuid: i64, hints: Hints) -> Result<(Arc<Communicator>, Hints)> {
         let mut now = self.change();
         if now.communicator.is_finalized() {
             return Err(finalized());
