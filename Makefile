@@ -27,11 +27,11 @@ CARGO_TEST := $(shell if cargo nextest --version >/dev/null 2>&1; then \
 CARGO_FLAGS := --workspace --locked
 
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-full sanitize bench header format clean \
+.PHONY: help setup build demo test test-full sanitize bench bench-windows header format clean \
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
         test-conformance test-conformance-full test-failures test-reconfigure test-hosts \
-        test-simgpu test-gpu prebuilt
+        test-simgpu test-gpu prebuilt test-selftest docs
 
 help:
 	@echo 'make setup      the environment .venv with torch and the tools'
@@ -40,14 +40,16 @@ help:
 	@echo 'make test       the checks; make test-NAME runs one:'
 	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
 	@echo '                matrix docs conformance failures models simgpu'
-	@echo 'make test-full  the same, then conformance on four hosts (hosts), make sanitize, the demo,'
-	@echo '                cases of conformance drawn from the full product, and 400 rounds of kill, shrink'
-	@echo '                and rejoin (reconfigure)'
+	@echo 'make test-full  the same, then conformance on four hosts (hosts), self-tests (selftest),'
+	@echo '                400 rounds of kill, shrink and rejoin (reconfigure), make sanitize, the demo,'
+	@echo '                and cases of conformance drawn from the full product'
 	@echo 'make test-gpu   the checks for a machine with an NVIDIA GPU; 8 minutes at most (docs/gpu.md)'
 	@echo 'make prebuilt   into build/prebuilt, what such a machine needs that has no Rust'
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
 	@echo 'make bench      every operation beside gloo and MPI, into docs/performance.md; 30 minutes'
 	@echo '                (BENCH=--quick: some of it, printed only)'
+	@echo 'make bench-windows  puts and signals between two ranks, beside a plain copy'
+	@echo 'make docs       the pages as a site, into build/site'
 	@echo 'make header     include/ferrocomm.h and the list of exported symbols, written anew'
 	@echo 'make format     formats all sources'
 	@echo 'make clean      removes what was built; the environment stays'
@@ -75,6 +77,12 @@ BENCH ?= --json docs/performance/results.json --plots docs/performance \
          --output-md docs/performance.md
 bench: build
 	$(PY) -m torchcomms bench $(BENCH)
+
+bench-windows: build
+	mkdir -p build/bench
+	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -Iinclude tests/bench/windows.c tests/c/file_store.c \
+	    -L$(INSTALLED) -lferrocomm -Wl,-rpath,'$(abspath $(INSTALLED))' -o build/bench/windows
+	build/bench/windows $(CORES)
 
 # run_all.py has built already and says so.
 BUILT ?=
@@ -148,11 +156,19 @@ test-hosts: $(BUILD)
 	@if [ "$$(id -u)" = 0 ]; then PYTHON='$(abspath $(PY))' tests/hosts/run.sh -s conformance; \
 	else echo 'hosts: 1 skipped: network namespaces need root'; fi
 
+test-selftest: $(BUILD)
+	$(PY) tests/tools/selftests.py
+
 test-matrix: setup
 	$(PY) cmake/torch_matrix.py
 
 test-docs: $(BUILD)
 	$(PY) tests/tools/check_docs.py $(INSTALLED)
+
+docs: setup
+	$(PY) tests/tools/settings.py --write
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo 'docs: build/site/index.html'
 
 # The simulated GPU by itself, and torch's own backend on it.
 test-simgpu: $(BUILD)

@@ -1,6 +1,7 @@
 #include "backend_wrapper.hpp"
 
 #include "reconfigure.hpp"
+#include "window.hpp"
 
 namespace ferrocomm {
 
@@ -50,6 +51,62 @@ BackendWrapper::BaseWork BackendWrapper::reconfigure(const c10d::ReconfigureOpti
 }
 #endif
 
+#ifdef C10D_BACKEND_HAS_WINDOW
+c10::intrusive_ptr<c10d::Window> BackendWrapper::new_window(
+    const std::optional<at::Tensor>& tensor) {
+  return c10::make_intrusive<C10dWindow>(
+      ferrocomm::new_window(comm_, tensor, std::chrono::milliseconds(0)));
+}
+#endif
+
+// ---- hooks
+
+template <typename Add, typename List>
+void BackendWrapper::keep_hook(HookIds& ids, List& list, int64_t hook_id, Add&& add) {
+  drop_hook(ids, list, hook_id);
+  const uint64_t own = add();
+  std::lock_guard<std::mutex> lock(hooks_mutex_);
+  ids[hook_id] = own;
+}
+
+template <typename List>
+void BackendWrapper::drop_hook(HookIds& ids, List& list, int64_t hook_id) {
+  uint64_t own = 0;
+  {
+    std::lock_guard<std::mutex> lock(hooks_mutex_);
+    const auto found = ids.find(hook_id);
+    if (found == ids.end()) return;
+    own = found->second;
+    ids.erase(found);
+  }
+  list.remove(own);
+}
+
+#if TORCH_VERSION_MINOR >= 14
+void BackendWrapper::registerAbortHook(int64_t hook_id, c10d::AbortHook hook) {
+  keep_hook(abort_hooks_, comm_->hooks()->abort, hook_id,
+            [&] { return comm_->add_abort_hook(std::move(hook)); });
+}
+
+void BackendWrapper::unregisterAbortHook(int64_t hook_id) {
+  drop_hook(abort_hooks_, comm_->hooks()->abort, hook_id);
+}
+#endif
+
+#if TORCH_VERSION_MINOR >= 15
+void BackendWrapper::registerCompletionHook(int64_t hook_id, c10d::CompletionHook hook) {
+  keep_hook(completion_hooks_, comm_->hooks()->completions, hook_id, [&] {
+    return comm_->hooks()->completions.add([hook = std::move(hook)](uint64_t key) {
+      hook({key, std::nullopt});  // operations are not timed
+    });
+  });
+}
+
+void BackendWrapper::unregisterCompletionHook(int64_t hook_id) {
+  drop_hook(completion_hooks_, comm_->hooks()->completions, hook_id);
+}
+#endif
+
 // ---- from torch's arguments to ours
 
 template <typename Opts>
@@ -96,8 +153,17 @@ BackendWrapper::BaseWork BackendWrapper::broadcast(Tensors& tensors,
 
 BackendWrapper::BaseWork BackendWrapper::allreduce(Tensors& tensors,
                                                    const c10d::AllreduceOptions& opts) {
-  only("all_reduce", "tensor list", tensors);
+  // torch calls this one for sparse tensors as well.
+  if (only("all_reduce", "tensor list", tensors).is_sparse()) {
+    return allreduce_sparse(tensors, opts);
+  }
   return comm_->all_reduce(tensors, opts.reduceOp, call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::allreduce_sparse(Tensors& tensors,
+                                                          const c10d::AllreduceOptions& opts) {
+  return comm_->all_reduce_sparse(only("all_reduce", "tensor list", tensors), opts.reduceOp,
+                                  call_of(opts));
 }
 
 BackendWrapper::BaseWork BackendWrapper::allreduce_coalesced(
@@ -207,9 +273,8 @@ void BackendWrapper::monitoredBarrier(const c10d::BarrierOptions& opts, bool nam
                                          to_string(comm_->site("monitored_barrier")) +
                                          "; use a gloo group for it");
   }
-  const auto timeout =
-      opts.timeout == c10d::kUnsetTimeout ? std::chrono::milliseconds(0) : opts.timeout;
-  monitored_barrier(*comm_, timeout, name_all, monitored_barriers_++);
+  // c10d::kUnsetTimeout is negative.
+  monitored_barrier(*comm_, opts.timeout, name_all, monitored_barriers_++);
 }
 
 // ---- point to point; always asynchronous, as torch waits for what it gets
@@ -250,6 +315,10 @@ std::shared_ptr<Batch> BackendWrapper::coalescing() {
 }
 
 void BackendWrapper::startCoalescing() {
+  if (comm_->foreign()) {
+    throw_status(FC_ERR_UNSUPPORTED, "not supported: coalescing on a backend written in Python" +
+                                         to_string(comm_->site("start_coalescing")));
+  }
   auto batch = std::make_shared<Batch>(comm_);
   std::lock_guard<std::mutex> lock(coalescing_mutex_);
   // A group that an exception kept from its end is given up; `batch` takes it out of the lock.

@@ -11,6 +11,7 @@
 
 #include "backend_wrapper.hpp"
 #include "bindings.hpp"
+#include "debug_handlers.hpp"
 #include "reconfigure.hpp"
 #include "run_later.hpp"
 
@@ -130,8 +131,9 @@ void bind_functions(py::module_& module) {
   module.def("_recorder_reset", [] { check(fc_recorder_reset()); });
   module.def("_register_backend_name",
              [](const std::string& name) { registered_names().add(name); });
-  module.def("_is_backend_registered",
-             [](const std::string& name) { return registered_names().has(name); });
+  module.def(
+      "_is_backend_registered",
+      [](const std::string& name) { return registered_names().has(name); }, py::arg("name"));
   module.def(
       "_set_log_callback",
       [](const py::object& callback, unsigned level) { set_log_callback(callback.ptr(), level); },
@@ -153,10 +155,13 @@ PYBIND11_MODULE(_comms, module) {
   bind_reduce_op(module);
   bind_work(module);
   bind_mem_allocator(module);
+  bind_window(module);
   bind_reconfigure(module);
   bind_comm(module);
   bind_batch(module);
+  bind_python_backend(module);
   bind_backend_wrapper(module);
   bind_functions(module);
+  register_debug_handlers();
   py::module_::import("atexit").attr("register")(py::cpp_function(end_of_process));
 }

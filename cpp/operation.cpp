@@ -1,11 +1,13 @@
 #include "operation.hpp"
 
 #include "comm.hpp"
+#include "profiling.hpp"
 
 namespace ferrocomm {
 Operation::Operation(const TorchComm& comm, c10d::OpType type, const char* name,
                      const CallOptions& call)
-    : rank_(comm.rank()),
+    : comm_(comm),
+      rank_(comm.rank()),
       device_(comm.device()),
       type_(type),
       site_(comm.site(name)),
@@ -13,7 +15,29 @@ Operation::Operation(const TorchComm& comm, c10d::OpType type, const char* name,
       state_(call.group ? call.group
                         : std::make_shared<OperationState>(comm.shared_handle(), comm.device(),
                                                            site_, call.timeout)),
-      stage_(site_, comm.device(), state_->holdings()) {}
+      stage_(site_, comm.device(), state_->holdings()) {
+  const auto& hooks = comm.hooks();
+  if (!call.group && hooks->completions.any()) [[unlikely]]
+    state_->report_to({hooks, &hooks->completions});
+  if (!call.group) {
+    comm.extensions().apply(comm, state_, call_.timeout);
+    state_->set_timeout(call_.timeout);
+    if (comm.times_operations()) state_->keep_time();
+  }
+  // What joins a group is a part of the group's event.
+  profiled_ = !call.group && profiled();
+  if (profiled_) stage_.keep_inputs();
+}
+
+void Operation::begin_profiled() {
+  const bool receives = type_ == c10d::OpType::RECV || type_ == c10d::OpType::RECVANYSOURCE;
+  begin(receives ? state_->outputs() : stage_.inputs());
+}
+
+void Operation::begin(const std::vector<at::Tensor>& shown) {
+  if (!std::exchange(profiled_, false)) return;
+  state_->at_end(begin_event(profiled_title(comm_.backend(), type_, site_.operation), shown));
+}
 
 Operation::~Operation() {
   if (finished_ || call_.group) return;

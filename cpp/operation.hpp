@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
+#include <unordered_map>
 
 #include "python_runtime.hpp"
 #include "streams.hpp"
@@ -12,6 +14,8 @@ namespace ferrocomm {
 
 class TorchComm;
 
+using HintMap = std::unordered_map<std::string, std::string>;
+
 /// How an operation is called.
 struct CallOptions {
   /// zero: the communicator's
@@ -20,6 +24,12 @@ struct CallOptions {
   bool async = true;
   /// the coalesced group that the operation joins, or null
   std::shared_ptr<OperationState> group = nullptr;
+  /// wishes of this call, or null
+  std::shared_ptr<const HintMap> hints = nullptr;
+  /// called as `_v`; only hooks can tell
+  bool uneven = false;
+  /// part of another operation: hooks are not told
+  bool inner = false;
 };
 
 /// Stage every tensor first, then `issue` once or more, then `finish`.
@@ -47,6 +57,7 @@ class Operation {
     fc_op_options_init(&options);
     options.timeout_ns = std::chrono::nanoseconds(call_.timeout).count();
     options.premul_factor = factor;
+    if (profiled_) begin_profiled();
     fc_work* work = nullptr;
     // On streams nothing is over when the call returns, so there is always a work.
     const bool wanted = call_.async || has_streams(device_);
@@ -59,6 +70,9 @@ class Operation {
     if (work != nullptr) state_->add_work(WorkHandle(work));
   }
 
+  /// For an operation that issues nothing of its own: what a profiler is to see of it.
+  void begin(const std::vector<at::Tensor>& shown);
+
   WorkPtr finish();
 
   /// A work that looks at the operation before it is finished.
@@ -68,6 +82,9 @@ class Operation {
   void set_call(const CallOptions& call) { call_ = call; }
 
  private:
+  void begin_profiled();
+
+  const TorchComm& comm_;
   const int rank_;
   const at::Device device_;
   const c10d::OpType type_;
@@ -75,6 +92,7 @@ class Operation {
   CallOptions call_;
   std::shared_ptr<OperationState> state_;
   Stage stage_;
+  bool profiled_ = false;
   bool finished_ = false;
 };
 

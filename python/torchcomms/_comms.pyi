@@ -20,6 +20,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import Backend, Store
 from torch.distributed import ReduceOp as _C10dReduceOp
 
+from torchcomms._hook_args import *  # noqa: F403
+from torchcomms._hook_args import OpName
+from torchcomms._options import BatchP2POptions, CommOptions, P2POp
+
 RedOpType = _C10dReduceOp.RedOpType
 
 class ReduceOp:
@@ -66,6 +70,14 @@ class TorchWork:
     def status(self) -> WorkStatus: ...
     def exception(self) -> BaseException | None:
         """The failure of an operation that failed."""
+    def register_work_start_hook(self, hook: Callable[[], object]) -> None:
+        """Calls `hook` when the engine has the operation, which it has: at once."""
+    def register_work_end_hook(self, hook: Callable[[], object]) -> None:
+        """Calls `hook` when the operation is over, however it ended.
+
+        At once when it is over already; else on another thread, where an exception of the hook is
+        only reported.
+        """
     def cancel(self) -> None:
         """Ends a pending send or receive; other operations go on."""
     def source_rank(self) -> int:
@@ -75,15 +87,28 @@ class TorchWork:
     def result(self) -> list[Tensor]:
         """The output tensors."""
 
+class RemovableHandle:
+    """A registered hook; also a context that takes it off at its end."""
+
+    def remove(self) -> None:
+        """Takes the hook off, from any thread and from within hooks; again does nothing."""
+    def __enter__(self) -> RemovableHandle: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+class AllGatherHandle:
+    """Made by `TorchComm.all_gather_p_init`."""
+
 class BatchSendRecv:
     """Sends and receives that start together, in any order on the two sides."""
 
+    def add(self, operation: P2POp) -> None:
+        """A send or receive as an object."""
     def send(self, tensor: Tensor, dst: int) -> None: ...
     def recv(self, tensor: Tensor, src: int) -> None: ...
     def issue(
         self,
         async_op: bool = False,
-        options: Any = None,
+        options: BatchP2POptions | None = None,
         hints: Mapping[str, str] | None = None,
         timeout: timedelta | None = None,
     ) -> TorchWork:
@@ -101,6 +126,101 @@ class MemAllocator:
         """
     def empty_like(self, tensor: Tensor) -> Tensor:
         """As `empty`, contiguous, with the size and dtype of `tensor`."""
+
+class TorchCommWinAccessType(Enum):
+    """Whether the window of a rank has an address in this process."""
+
+    WIN_ACCESS_TYPE_UNIFIED = ...
+    WIN_ACCESS_TYPE_SEPARATE = ...
+
+class TorchCommWindowAttr:
+    """What holds of the window of one rank, seen from this one."""
+
+    @property
+    def access_type(self) -> TorchCommWinAccessType: ...
+
+class TorchCommWindow:
+    """A tensor of every rank that the others write to. Made by `TorchComm.new_window`.
+
+    What one rank does to the window of another takes effect in the order of the calls. Offsets are
+    counted in elements of the tensor that is passed, from the beginning of the other's window, and
+    checked against what that rank registered. A tensor has the dtype of the own window, or the
+    window is of uint8.
+    """
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def shape(self) -> torch.Size: ...
+    @property
+    def device(self) -> torch.device: ...
+    def get_size(self) -> int:
+        """Elements of the registered tensor."""
+    def get_tensor(self) -> Tensor:
+        """The registered tensor itself."""
+    def tensor_register(
+        self, tensor: Tensor, owning: bool = True, timeout: timedelta | None = None
+    ) -> None:
+        """Lends a contiguous tensor to the other ranks: a collective.
+
+        Ranks may register different sizes. Tensors of `torchcomms.get_mem_allocator` are the
+        fastest. With `owning` the window keeps the tensor's memory; else the caller does.
+        """
+    def tensor_deregister(self, timeout: timedelta | None = None) -> None:
+        """Ends that: a collective, after which nobody uses the memory through the window."""
+    def put(
+        self,
+        tensor: Tensor,
+        dst_rank: int,
+        target_offset_nelems: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Writes `tensor` there. Complete when it may be used again; does not signal."""
+    def put_signal(
+        self,
+        tensor: Tensor,
+        dst_rank: int,
+        target_offset_nelems: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """`put`, then `signal`. An extension."""
+    def get(
+        self,
+        tensor: Tensor,
+        src_rank: int,
+        source_offset_nelems: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Reads into `tensor` from there. An extension."""
+    def signal(
+        self,
+        dst_rank: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Adds one to the signals that `dst_rank` can take of this rank."""
+    def wait_signal(
+        self,
+        peer_rank: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Takes one signal of `peer_rank`, once there is one. A time-out takes none."""
+    def map_remote_tensor(self, rank: int) -> Tensor:
+        """The memory of that rank's window itself; of the own shape if as long, else flat.
+
+        Possible where `get_attr(rank)` says UNIFIED, which the own rank always is. Its content is
+        the window's until `tensor_deregister`; using it later does no harm.
+        """
+    def get_attr(self, peer_rank: int) -> TorchCommWindowAttr: ...
 
 class ReconfigureOptions:
     """The arguments of `TorchComm.reconfigure` in one object; the same on all members."""
@@ -126,6 +246,59 @@ class TorchComm:
     def get_device(self) -> torch.device: ...
     def get_backend(self) -> str: ...
     def get_backend_version(self) -> str: ...
+    def get_options(self) -> CommOptions:
+        """What holds for its operations now."""
+    def get_hints(self) -> dict[str, str]: ...
+    def set_hints(self, hints: Mapping[str, str]) -> None:
+        """Adds to the hints: those of what is split from it and of a backend written in Python.
+
+        The engine reads its own when the ranks join.
+        """
+    def get_backend_impl(self) -> Any:
+        """The Python backend that serves it; the communicator itself where the engine does."""
+    def unsafe_get_backend(self) -> Any:
+        """As `get_backend_impl`."""
+    def tensor_register(self, tensor: Tensor) -> None:
+        """Prepares a contiguous tensor, kept until `tensor_deregister` or `finalize`.
+
+        NCCL registers it with the communicator; the host engine needs nothing.
+        """
+    def tensor_deregister(self, tensor: Tensor) -> None: ...
+    def register_pre_hook(self, hook: Callable[[OpName, int, Any], object]) -> RemovableHandle:
+        """Calls `hook(op_name, op_id, args)` before an operation is issued.
+
+        `args` is of the operation's class, such as `AllReducePreHookArgs`. An exception reaches the
+        caller of the operation, which is not issued. Hooks run in the order of registration, on the
+        caller's thread; they may call operations, register and remove.
+        """
+    def register_post_hook(self, hook: Callable[[int, Any], object]) -> RemovableHandle:
+        """Calls `hook(op_id, args)` when an operation was issued; a synchronous one is over then.
+
+        `args` is of the operation's class, such as `AllReducePostHookArgs`. An exception reaches
+        the caller of the operation, which goes on.
+        """
+    def register_abort_hook(self, hook: Callable[[], object]) -> RemovableHandle:
+        """Calls `hook()` before the communicator is given up: in `abort`, when it has failed, and
+        before a failure ends the process. May be called more than once and on any thread.
+        """
+    def all_gather_p_init(
+        self,
+        output: Tensor,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> AllGatherHandle:
+        """A persistent `all_gather_single` into `output`, which is checked once."""
+    def all_gather_p_exec(
+        self,
+        handle: AllGatherHandle,
+        input: Tensor,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Gathers the ranks' `input`s into the handle's output."""
+    def all_gather_p_free(self, handle: AllGatherHandle) -> None:
+        """Ends the handle; what it issued goes on."""
     def get_mem_allocator(self) -> MemAllocator:
         """See `torchcomms.get_mem_allocator`."""
     @property
@@ -351,6 +524,13 @@ class TorchComm:
         timeout: timedelta | None = None,
     ) -> TorchWork:
         """From rank `src`, into `tensor`."""
+    def new_window(
+        self,
+        tensor: Tensor | None = None,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchCommWindow:
+        """A window, of `tensor` where there is one: then it is a collective."""
     def batch_op_create(self) -> BatchSendRecv:
         """An empty batch of sends and receives."""
 
@@ -369,6 +549,14 @@ def _new_comm(
     rank: int,
     size: int,
     timeout_ms: int,
+    hints: Mapping[str, str],
+) -> TorchComm: ...
+def _foreign_comm(
+    implementation: Any,
+    backend: str,
+    device: torch.device,
+    name: str,
+    timeout: timedelta,
     hints: Mapping[str, str],
 ) -> TorchComm: ...
 def _new_unconfigured_comm(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from torchcomms import _backends, _cuda, _ranks, _stores
+from torchcomms import _backends, _compile, _cuda, _options, _python_backend, _ranks, _stores
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +47,20 @@ def create(
     """Joins the ranks of the job into a communicator; see `torchcomms.new_comm`."""
     import torch
 
+    _compile.prepare()
+    foreign = _python_backend.find(backend)
+    if foreign is not None:
+        return _create_foreign(
+            backend.lower(),
+            foreign,
+            torch.device(device),
+            timeout=timeout,
+            store=store,
+            name=name,
+            hints=hints,
+            abort_process=abort_process,
+            enable_reconfigure=enable_reconfigure,
+        )
     engine = _backends.resolve(backend)
     device = torch.device(device)
     _backends.check_device(engine, device.type)
@@ -65,6 +79,44 @@ def create(
     else:
         joined_store = _stores.attempt(_checked_store(store))
     return join(engine, device, label, joined_store, position, limit, checked_hints)
+
+
+def _create_foreign(
+    backend: str,
+    cls: type[_python_backend.TorchCommBackend],
+    device: torch.device,
+    *,
+    timeout: timedelta | None,
+    store: Store | None,
+    name: str | None,
+    hints: Mapping[str, str] | None,
+    abort_process: bool | None,
+    enable_reconfigure: bool,
+) -> TorchComm:
+    """A communicator that a backend written in Python serves."""
+    if device.type not in cls.devices:
+        raise ValueError(
+            f"backend {backend!r} serves {', '.join(cls.devices)} tensors, got device "
+            f"{device.type!r}"
+        )
+    position = _ranks.rank_and_size()
+    limit = _limit(timeout, store)
+    label = _next_name() if name is None else str(name)
+    if store is None:
+        joined_store = _stores.shared(label, position.rank, position.size, limit)
+    else:
+        joined_store = _stores.attempt(_checked_store(store))
+    options = _options.CommOptions(
+        timeout=limit,
+        hints=_checked_hints(hints),
+        abort_process_on_timeout_or_error=abort_process,
+        enable_reconfigure=enable_reconfigure,
+        store=joined_store,
+        name=label,
+        rank=position.rank,
+        size=position.size,
+    )
+    return _python_backend.create(backend, cls, device, options)
 
 
 def _unconfigured_position() -> _ranks.RankSize:

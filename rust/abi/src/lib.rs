@@ -121,6 +121,13 @@ pub const FC_REDUCE_PREMUL_SUM: fc_reduce_op = 8;
 /// As the source of `fc_comm_recv`: from whichever rank sends first.
 pub const FC_ANY_SOURCE: i32 = -1;
 
+/// Whether a process reaches the memory of a window by an address.
+pub type fc_window_access = u32;
+/// it does: `fc_window_map` gives the address
+pub const FC_WINDOW_UNIFIED: fc_window_access = 0;
+/// only through the operations of the window
+pub const FC_WINDOW_SEPARATE: fc_window_access = 1;
+
 /// A hint: both strings are nul-terminated and borrowed for the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -265,6 +272,12 @@ pub type fc_work_callback =
 /// Told once that nothing uses the buffers of an operation any more. Runs on any thread, with no engine
 /// lock held.
 pub type fc_release_callback = Option<unsafe extern "C" fn(ctx: *mut c_void)>;
+
+/// Told that a communicator has failed, with the text of its cause (borrowed for the call), on any thread
+/// with no engine lock held. Where `process_ends` is 0 it must not wait; else the process ends when it
+/// returns. May be told more than once.
+pub type fc_abort_callback =
+    Option<unsafe extern "C" fn(ctx: *mut c_void, message: *const c_char, process_ends: i32)>;
 
 /// Asked about every 100 ms by a thread that waits inside the engine, with no engine lock held.
 /// A non-zero answer ends the wait with `FC_ERR_INTERRUPTED`.

@@ -122,6 +122,7 @@ unsafe impl SizeTagged for fc_comm_options {
 ///
 /// # Safety
 /// `comm` is NULL or a live communicator.
+#[inline(always)]
 pub(crate) unsafe fn with_comm(
     comm: *const fc_comm,
     body: impl FnOnce(Using<'_>) -> Result<()>,

@@ -28,12 +28,19 @@ pub enum Operation {
     Recv = 11,
     Batch = 12,
     Split = 13,
-    Reconfigure = 14,
+    Put = 14,
+    PutSignal = 15,
+    Get = 16,
+    Signal = 17,
+    WaitSignal = 18,
+    TensorRegister = 19,
+    TensorDeregister = 20,
+    Reconfigure = 21,
 }
 
 impl Operation {
     /// All of them, in order of their codes.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 21] = [
         Self::Broadcast,
         Self::AllReduce,
         Self::Reduce,
@@ -47,6 +54,13 @@ impl Operation {
         Self::Recv,
         Self::Batch,
         Self::Split,
+        Self::Put,
+        Self::PutSignal,
+        Self::Get,
+        Self::Signal,
+        Self::WaitSignal,
+        Self::TensorRegister,
+        Self::TensorDeregister,
         Self::Reconfigure,
     ];
 
@@ -66,7 +80,42 @@ impl Operation {
             Self::Recv => "recv",
             Self::Batch => "batch",
             Self::Split => "split",
+            Self::Put => "put",
+            Self::PutSignal => "put_signal",
+            Self::Get => "get",
+            Self::Signal => "signal",
+            Self::WaitSignal => "wait_signal",
+            Self::TensorRegister => "tensor_register",
+            Self::TensorDeregister => "tensor_deregister",
             Self::Reconfigure => "reconfigure",
+        }
+    }
+
+    /// Whether it concerns this rank and one other, and fails without its communicator: no other rank
+    /// waits for what it would have done.
+    pub fn is_alone(self) -> bool {
+        match self {
+            Self::Send
+            | Self::Recv
+            | Self::Batch
+            | Self::Put
+            | Self::PutSignal
+            | Self::Get
+            | Self::Signal
+            | Self::WaitSignal => true,
+            Self::Broadcast
+            | Self::AllReduce
+            | Self::Reduce
+            | Self::AllGather
+            | Self::ReduceScatter
+            | Self::AllToAll
+            | Self::Gather
+            | Self::Scatter
+            | Self::Barrier
+            | Self::Split
+            | Self::TensorRegister
+            | Self::TensorDeregister
+            | Self::Reconfigure => false,
         }
     }
 
@@ -194,6 +243,7 @@ pub enum Collective {
 
 impl Collective {
     /// Which operation it is.
+    #[inline(always)]
     pub fn operation(&self) -> Operation {
         match self {
             Self::Broadcast { .. } => Operation::Broadcast,
@@ -209,6 +259,7 @@ impl Collective {
     }
 
     /// The root, for operations that have one.
+    #[inline(always)]
     pub fn root(&self) -> Option<GroupRank> {
         match self {
             Self::Broadcast { root, .. }
@@ -220,6 +271,7 @@ impl Collective {
     }
 
     /// The reduce op, for operations that have one.
+    #[inline(always)]
     pub fn reduce_op(&self) -> Option<ReduceOp> {
         match self {
             Self::AllReduce { op, .. }
@@ -230,6 +282,7 @@ impl Collective {
     }
 
     /// Bytes on which all ranks must agree; `None` where they need not (all_to_all).
+    #[inline(always)]
     pub fn common_bytes(&self) -> Option<usize> {
         match self {
             Self::Broadcast { buffer, .. } => Some(buffer.bytes),
@@ -245,6 +298,7 @@ impl Collective {
 
     /// Bytes of the client's payload on this rank, for counters: what it gives, or takes where it
     /// gives nothing.
+    #[inline(always)]
     pub fn payload_bytes(&self) -> usize {
         match self {
             Self::Broadcast { buffer, .. } => buffer.bytes,
@@ -299,6 +353,7 @@ pub enum Task {
 
 impl Task {
     /// Which operation it is.
+    #[inline(always)]
     pub fn operation(&self) -> Operation {
         match self {
             Self::Collective(collective) => collective.operation(),

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::{Call, Operation, Stream};
-use crate::error::{Error, Result};
+use crate::call::{Call, Stream};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::GroupRank;
+use crate::window::{Registration, Window};
 use crate::work::Work;
 
 /// One communicator inside an engine.
@@ -94,9 +95,10 @@ pub trait Group: Send + Sync {
     fn wait_out(&self, work: &Arc<Work>) -> Result<()> {
         let outcome = self.wait(work, None);
         if !work.is_complete() {
-            match work.operation() {
-                Operation::Send | Operation::Recv | Operation::Batch => self.cancel(work),
-                _ => self.abort(),
+            if work.operation().is_alone() {
+                self.cancel(work);
+            } else {
+                self.abort();
             }
         }
         outcome
@@ -126,6 +128,23 @@ pub trait Group: Send + Sync {
         Ok(())
     }
 
+    /// Makes a window of every rank's memory: a collective, in order with the others. `issued` as for
+    /// `run`.
+    ///
+    /// # Errors
+    /// `Unsupported`, by groups without windows; else as a collective fails.
+    fn open_window(
+        &self,
+        registration: Registration,
+        issued: &mut dyn FnMut(),
+    ) -> Result<Arc<dyn Window>> {
+        let _no_windows_here = (registration, issued);
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "this engine has no windows",
+        ))
+    }
+
     /// Waits for everything issued, then closes the group. Idempotent.
     ///
     /// # Errors
@@ -136,6 +155,25 @@ pub trait Group: Send + Sync {
     /// Fails everything pending with `Aborted`, on this rank alone, and closes the group. Idempotent,
     /// from any thread, never blocks on a peer.
     fn abort(&self);
+
+    /// Prepares `bytes` bytes of the client's at `address`, which stay there until `deregister`. The
+    /// layer above lets every address be registered once. Where memory needs nothing: nothing.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from it.
+    fn register(&self, address: usize, bytes: usize) -> Result<()> {
+        let _nothing_to_prepare = (address, bytes);
+        Ok(())
+    }
+
+    /// Takes `register` back.
+    ///
+    /// # Errors
+    /// As `register`.
+    fn deregister(&self, address: usize) -> Result<()> {
+        let _nothing_was_prepared = address;
+        Ok(())
+    }
 
     /// Why the group has failed, if it has.
     fn failure(&self) -> Option<Error>;

@@ -12,12 +12,14 @@ use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::store::Store;
 use ferrocomm_core::{Error, ErrorKind, Result};
 
+use crate::abort_hook::{AbortHook, AbortHookSlot, Ending};
 use crate::backend::{Backend, Joining};
 use crate::check::{Checker, invalid};
 use crate::counters::{Counters, raise};
-use crate::deferred::Collecting;
+use crate::deferred::{self, Collecting};
 use crate::process::{generation, process};
 use crate::recorder::{Facts, Label, Ticket};
+use crate::registered::Registered;
 use crate::state::{Event, State};
 
 /// The time-out of a communicator that was given none.
@@ -51,6 +53,7 @@ pub(crate) struct Shared {
     admits: AtomicBool,
     /// asynchronous works that are not complete
     pub(crate) pending: AtomicUsize,
+    pub(crate) abort_hook: AbortHookSlot,
 }
 
 /// A group of ranks that call operations together. Any thread may use it.
@@ -69,6 +72,7 @@ pub struct Communicator {
     pub(crate) parts: AtomicU64,
     group: OnceLock<Arc<dyn Group>>,
     counters: Counters,
+    registered: Registered,
 }
 
 impl Shared {
@@ -88,9 +92,25 @@ impl Shared {
                     to = ?next.name(),
                     "state changes"
                 );
-                self.enter(&mut state, next)
+                let cause = match &next {
+                    State::Failed(cause) => Some(cause.clone()),
+                    _ => None,
+                };
+                let before = self.enter(&mut state, next);
+                drop(state);
+                if let Some(cause) = cause {
+                    self.tell_failure(cause);
+                }
+                before
             }
             None => state.clone(),
+        }
+    }
+
+    /// Tells the client's hook, once no lock is held.
+    fn tell_failure(&self, cause: Error) {
+        if let Some(hook) = self.abort_hook.get() {
+            deferred::run(move || hook(&cause, Ending::Communicator));
         }
     }
 
@@ -113,14 +133,20 @@ impl Shared {
     }
 
     /// Notes how an operation ended, in the recorder and in the state.
+    #[inline(always)]
     pub(crate) fn settle(&self, ticket: Ticket, operation: Operation, outcome: &Result<()>) {
-        let failure = outcome.as_ref().err();
-        process()
-            .recorder
-            .end(ticket, failure.map(ToString::to_string));
+        match outcome {
+            Ok(()) => process().recorder.end(ticket, None),
+            Err(error) => self.note_failure(ticket, operation, error),
+        }
+    }
+
+    #[cold]
+    fn note_failure(&self, ticket: Ticket, operation: Operation, error: &Error) {
+        process().recorder.end(ticket, Some(error.to_string()));
         // A point-to-point operation fails alone; when its group failed with it, the group says so
         // to whoever asks next.
-        if let Some(error) = failure.filter(|error| breaks(operation, error.kind())) {
+        if breaks(operation, error.kind()) {
             tracing::warn!(error = %error, "communicator failed");
             self.apply(Event::Failure(error.clone()));
         }
@@ -129,11 +155,7 @@ impl Shared {
 
 /// Whether an operation that is on its way and fails like this takes its communicator along.
 fn breaks(operation: Operation, kind: ErrorKind) -> bool {
-    let alone = matches!(
-        operation,
-        Operation::Send | Operation::Recv | Operation::Batch
-    );
-    !alone
+    !operation.is_alone()
         && !matches!(
             kind,
             ErrorKind::InvalidArgument
@@ -263,6 +285,7 @@ impl Communicator {
                 state: Mutex::new(State::Unconfigured),
                 admits: AtomicBool::new(false),
                 pending: AtomicUsize::new(0),
+                abort_hook: AbortHookSlot::default(),
             }),
             backend,
             generation: generation(),
@@ -272,6 +295,7 @@ impl Communicator {
             parts: AtomicU64::new(0),
             group: OnceLock::new(),
             counters: Counters::default(),
+            registered: Registered::default(),
         });
         process.register(Arc::downgrade(&communicator));
         communicator
@@ -458,6 +482,41 @@ impl Communicator {
         }
     }
 
+    /// Replaces the function that is told when the communicator fails and before a process ends. What
+    /// the client ends itself it is not told.
+    pub fn set_abort_hook(&self, hook: Option<AbortHook>) {
+        self.shared.abort_hook.set(hook);
+    }
+
+    /// Prepares `bytes` bytes of the client's at `address` for operations.
+    ///
+    /// # Errors
+    /// `InvalidArgument`; whatever keeps the engine from it, and then nothing is registered.
+    pub fn register(&self, address: usize, bytes: usize) -> Result<()> {
+        let group = self.group()?;
+        self.admit()?;
+        self.registered
+            .add(address, bytes)
+            .and_then(|()| {
+                group
+                    .register(address, bytes)
+                    .or_else(|error| self.registered.remove(address).and(Err(error)))
+            })
+            .map_err(|error| self.shared.named_as(error, "register"))
+    }
+
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when nothing was registered there.
+    pub fn deregister(&self, address: usize) -> Result<()> {
+        let group = self.group()?;
+        self.registered
+            .remove(address)
+            .and_then(|()| group.deregister(address))
+            .map_err(|error| self.shared.named_as(error, "deregister"))
+    }
+
     /// For whoever gives up the communicator: aborts what is still pending.
     pub fn close(&self) {
         if !self.is_inherited() && self.shared.pending.load(Ordering::Acquire) > 0 {
@@ -483,24 +542,35 @@ impl Communicator {
     ///
     /// # Errors
     /// `Forked`, in a child of the process that made it.
+    #[inline(always)]
     pub fn check_process(&self) -> Result<()> {
         if self.is_inherited() {
-            let error = Error::new(ErrorKind::Forked, "the communicator was made before a fork")
-                .remedy("make a new communicator in the child")
-                .communicator(&self.label().name)
-                .rank(self.rank());
-            return Err(error);
+            return Err(self.inherited());
         }
         Ok(())
     }
 
-    /// The group, for those who may use it.
-    pub(crate) fn group(&self) -> Result<&Arc<dyn Group>> {
-        self.check_process()?;
-        self.group.get().ok_or_else(|| match self.admit() {
+    #[cold]
+    fn inherited(&self) -> Error {
+        Error::new(ErrorKind::Forked, "the communicator was made before a fork")
+            .remedy("make a new communicator in the child")
+            .communicator(&self.label().name)
+            .rank(self.rank())
+    }
+
+    #[cold]
+    fn no_group(&self) -> Error {
+        match self.admit() {
             Err(error) => error,
             Ok(()) => Error::new(ErrorKind::State, "the communicator has no group"),
-        })
+        }
+    }
+
+    /// The group, for those who may use it.
+    #[inline(always)]
+    pub(crate) fn group(&self) -> Result<&Arc<dyn Group>> {
+        self.check_process()?;
+        self.group.get().ok_or_else(|| self.no_group())
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -524,6 +594,7 @@ impl Communicator {
     }
 
     /// Whether an operation may start.
+    #[inline(always)]
     pub(crate) fn admit(&self) -> Result<()> {
         if self.shared.admits.load(Ordering::Acquire) {
             return Ok(());
@@ -615,6 +686,7 @@ impl Communicator {
     }
 
     /// The time-out of an operation: its own before the communicator's.
+    #[inline(always)]
     pub(crate) fn timeout_for(&self, own: Option<Duration>) -> Result<Duration> {
         positive(own.unwrap_or_else(|| self.timeout()))
     }
@@ -635,13 +707,19 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+#[inline(always)]
 pub(crate) fn positive(timeout: Duration) -> Result<Duration> {
     if timeout.is_zero() {
-        return Err(invalid("the time-out is not positive")
-            .got("0 ns")
-            .expected("at least 1 ns"));
+        return Err(not_positive());
     }
     Ok(timeout)
+}
+
+#[cold]
+fn not_positive() -> Error {
+    invalid("the time-out is not positive")
+        .got("0 ns")
+        .expected("at least 1 ns")
 }
 
 fn checked(name: &str, rank: i32, size: i32) -> Result<(GroupRank, usize)> {

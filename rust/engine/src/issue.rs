@@ -40,12 +40,14 @@ impl Communicator {
     /// `InvalidArgument` or `Unsupported` before anything moves; else how the operation failed.
     /// When the client interrupts the wait, the operation is given up: a collective with its
     /// communicator, since the caller is about to take its buffers back.
+    #[inline(always)]
     pub fn run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
         let operation = task.operation();
         let outcome = self.try_run(task, dtype, timeout);
         outcome.map_err(|error| self.named(error, operation))
     }
 
+    #[inline(always)]
     fn try_run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
         let group = self.group()?;
         let nothing = matches!(&task, Task::Batch(parts) if parts.is_empty());
@@ -80,12 +82,7 @@ impl Communicator {
         let given_up = outcome
             .as_ref()
             .is_err_and(|error| error.kind() == ErrorKind::Interrupted);
-        if given_up
-            && !matches!(
-                operation,
-                Operation::Send | Operation::Recv | Operation::Batch
-            )
-        {
+        if given_up && !operation.is_alone() {
             self.abort();
         }
         let outcome = outcome.map_err(|error| self.named(error, operation).sequence(sequence));
@@ -145,6 +142,11 @@ impl Communicator {
         stream: Stream,
     ) -> Result<Pending> {
         let Issued { work, ticket } = self.submit(task, dtype, timeout, mode, stream)?;
+        Ok(self.pending(work, ticket))
+    }
+
+    /// What the client holds of an operation that the group has.
+    pub(crate) fn pending(self: &Arc<Self>, work: Arc<Work>, ticket: Ticket) -> Pending {
         let shared = self.shared().clone();
         let (operation, sequence) = (work.operation(), work.sequence());
         shared.pending.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +157,7 @@ impl Communicator {
             shared.settle(ticket, operation, &outcome);
             shared.pending.fetch_sub(1, Ordering::Release);
         });
-        Ok(Pending::new(self.clone(), work))
+        Pending::new(self.clone(), work)
     }
 
     fn submit(
@@ -206,6 +208,7 @@ impl Communicator {
     }
 
     /// Checks the call, and gives it its number while the order is held.
+    #[inline(always)]
     fn turn(
         &self,
         task: Task,
@@ -215,7 +218,7 @@ impl Communicator {
     ) -> Result<Turn<'_>> {
         self.checker().task(&task, dtype)?;
         let timeout = self.timeout_for(timeout)?;
-        let facts = Facts::of(&task, dtype, self.rank());
+        let facts = Facts::of(&task, dtype);
         // Made before the order is taken, so that it is dropped after it.
         let collecting = Collecting::start();
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
@@ -240,7 +243,8 @@ impl Communicator {
     }
 
     /// Counts a call; the order is held.
-    fn count(&self, facts: &Facts, sequence: u64) {
+    #[inline(always)]
+    pub(crate) fn count(&self, facts: &Facts, sequence: u64) {
         let bytes = facts.payload_bytes();
         self.counters().add(facts.operation, bytes);
         tracing::debug!(

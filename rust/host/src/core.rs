@@ -30,6 +30,7 @@ use crate::regroup::{Gatherings, PresenceId};
 use crate::seat::Seat;
 use crate::slab::{Key, Slab};
 use crate::spin::Spin;
+use crate::windows::{Pane, WindowId};
 
 /// Where algorithms change; the same on all ranks.
 pub(crate) const LIMITS: Limits = Limits {
@@ -95,6 +96,11 @@ pub(crate) enum Course {
         fingerprint: Fingerprint,
     },
     Points,
+    /// a signal of a window
+    Awaiting {
+        pane: Arc<Pane>,
+        from: GroupRank,
+    },
     /// members of a group to come are met
     Regroup(PresenceId),
 }
@@ -143,6 +149,10 @@ pub(crate) struct Core {
     pub(crate) lying: Vec<Arc<Seat>>,
     pub(crate) watches: Vec<Watch>,
     pub(crate) spin: Arc<Spin>,
+    /// open windows
+    pub(crate) windows: HashMap<WindowId, Arc<Pane>>,
+    /// operations that await signals, in order
+    pub(crate) awaiting: Vec<Key>,
     /// communicators that can be reconfigured, by their handles
     pub(crate) presences: HashMap<PresenceId, Gatherings>,
     /// scratch memory that no program uses now
@@ -173,6 +183,8 @@ impl Core {
             lying: Vec::new(),
             watches: Vec::new(),
             spin: Arc::default(),
+            windows: HashMap::new(),
+            awaiting: Vec::new(),
             presences: HashMap::new(),
             spare: Vec::new(),
         }
@@ -471,7 +483,7 @@ impl Core {
                 Some(Course::Meeting(_)) => drop(self.advance_meeting(op)),
                 Some(Course::Program { .. } | Course::Points) => self.advance(op),
                 Some(Course::Regroup(id)) => self.settle_attempt(*id),
-                None => {}
+                Some(Course::Awaiting { .. }) | None => {}
             }
         }
     }
@@ -609,6 +621,10 @@ impl Core {
             && (self.spare.len()..=MOST_SPARE).contains(&scratch.len())
         {
             self.spare = std::mem::take(scratch);
+        }
+        if let Course::Awaiting { pane, from } = &op.body {
+            pane.leave(*from);
+            self.awaiting.retain(|waiting| *waiting != key);
         }
         if op.mode == Mode::Async {
             self.asynchronous -= 1;

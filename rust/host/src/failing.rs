@@ -51,6 +51,7 @@ impl Core {
         let error = error.communicator(&group.name).rank(group.rank);
         group.standing = Standing::Failed(error.clone());
         group.unexpected.clear();
+        self.close_windows(comm);
         Some(error)
     }
 
@@ -128,7 +129,7 @@ impl Core {
         let limit = limit.unwrap_or(op.timeout);
         let error = Error::new(ErrorKind::Timeout, "ranks did not take part in time")
             .expected(format_args!(
-                "an answer within {:.3} s",
+                "an answer within the timeout of {:.3} s",
                 limit.as_secs_f64()
             ))
             .peers(missing)
@@ -140,7 +141,9 @@ impl Core {
             Course::Undecided { .. } | Course::Meeting(_) | Course::Program { .. } => {
                 self.fail(comm, error)
             }
-            Course::Points | Course::Regroup(_) => self.fail_alone(key, error),
+            Course::Points | Course::Regroup(_) | Course::Awaiting { .. } => {
+                self.fail_alone(key, error)
+            }
         }
     }
 
@@ -167,7 +170,7 @@ impl Core {
     pub(crate) fn is_collective(&self, key: Key) -> bool {
         self.ops
             .get(key)
-            .is_some_and(|op| !matches!(op.body, Course::Points))
+            .is_some_and(|op| !matches!(op.body, Course::Points | Course::Awaiting { .. }))
     }
 
     /// Whether every other rank of the group is known to be gone.
@@ -188,6 +191,8 @@ impl Core {
 
     /// Communicators that wait for `process` and cannot go on without it.
     pub(crate) fn fail_those_waiting_for(&mut self, process: ProcessId, error: &Error) {
+        // What the dead signalled before they died counts.
+        self.serve_waits();
         self.attempts_lose(process, error);
         let mut victims = Vec::new();
         let mut meeting = Vec::new();
@@ -208,7 +213,7 @@ impl Core {
                 .sends
                 .iter()
                 .any(|(_, send)| send.comm == *comm && send.to == rank);
-            if waits || sends {
+            if waits || sends || self.awaits(*comm, rank) {
                 victims.push((*comm, rank));
             } else if group.seat().is_some() || matches!(group.seating, Seating::Wanted) {
                 meeting.push((*comm, rank));

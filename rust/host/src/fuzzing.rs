@@ -75,7 +75,7 @@ fn same(sent: &Header, expected: &Header) {
 }
 
 fn header_there_and_back(input: &mut Input<'_>) {
-    const KINDS: [Kind; 10] = [
+    const KINDS: [Kind; 13] = [
         Kind::Message,
         Kind::Announce,
         Kind::Grant,
@@ -85,6 +85,9 @@ fn header_there_and_back(input: &mut Input<'_>) {
         Kind::Verdict,
         Kind::Withdrawn,
         Kind::TakenBack,
+        Kind::Put,
+        Kind::Signal,
+        Kind::Get,
         Kind::Letter,
     ];
     let kind = KINDS[usize::from(input.byte()) % KINDS.len()];

@@ -109,7 +109,7 @@ impl Progress {
 
     /// How long a wait that begins now spins: not at all for a while after the processor was lost to
     /// others.
-    fn spin_from(&self, now: Instant) -> Duration {
+    pub(crate) fn spin_from(&self, now: Instant) -> Duration {
         let crowded = self.crowded_until.load(Ordering::Relaxed);
         if crowded > 0 && nanos(now - self.made) < crowded {
             return Duration::ZERO;
@@ -120,7 +120,7 @@ impl Progress {
     /// Judges a processor that a spinning thread offered to others for `given_way`. Short turns are
     /// those of peers; who is kept away for longer, or for nothing, shares it with another program,
     /// and is served sooner asleep: the kernel runs a woken thread before one that was busy all along.
-    fn lost_processor(&self, given_way: Duration, moved: bool, now: Instant) -> bool {
+    pub(crate) fn lost_processor(&self, given_way: Duration, moved: bool, now: Instant) -> bool {
         if given_way < if moved { LONG_TURN } else { TURN } {
             return false;
         }
@@ -314,6 +314,32 @@ impl Progress {
         }
         let _waiting = Waiting::new(self);
         self.drive(&done, limit)
+    }
+
+    /// Waits until `work` is complete and returns how it ended. When `limit` passes first it fails with a
+    /// time-out.
+    ///
+    /// # Errors
+    /// How it ended; `Interrupted`, and it goes on.
+    pub(crate) fn wait_for(
+        self: &Arc<Self>,
+        work: &Arc<Work>,
+        limit: Option<Duration>,
+    ) -> Result<()> {
+        if let Err(error) = self.wait_until(done(work), limit) {
+            // An interrupt ends the wait, not the operation: the caller decides about that.
+            if error.kind() != ErrorKind::Timeout {
+                return Err(error);
+            }
+            self.with(|core| {
+                if let Some(op) = core.op_of(work) {
+                    core.time_out(op, limit);
+                }
+            });
+        }
+        // The work may be completing on another thread this very moment.
+        self.wait_until(done(work), None)?;
+        work.outcome().unwrap_or(Ok(()))
     }
 
     fn drive(self: &Arc<Self>, done: &impl Fn() -> bool, limit: Option<Duration>) -> Result<()> {
