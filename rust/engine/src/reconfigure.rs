@@ -185,8 +185,10 @@ impl Reconfigurable {
             .presence
             .reconfigure(request, old.group_if_joined())
             .inspect_err(|_| self.change().stage = Stage::Settled)?;
+        let place = old.place();
         old.supersede();
-        let meeting = old.place().vacant();
+        let meeting = place.vacant();
+        meeting.inherit_registered(&old);
         meeting.attach(Arc::new(Gathering(begun.clone())));
         let work = Arc::new(Work::new(Operation::Reconfigure, 0));
         let given_up = {
@@ -204,7 +206,8 @@ impl Reconfigurable {
         };
         let (this, whole, met) = (self.clone(), work.clone(), begun.clone());
         begun.work().on_complete(move |outcome| {
-            let outcome = this.settle(&old, outcome.clone().and_then(|()| met.group()));
+            let outcome = this.settle(outcome.clone().and_then(|()| met.group()));
+            drop(old);
             whole.run(whole.complete(outcome));
         });
         if given_up {
@@ -240,11 +243,11 @@ impl Reconfigurable {
     }
 
     /// Puts the outcome in the place of the communicator so far.
-    fn settle(&self, old: &Communicator, outcome: Result<Arc<dyn Group>>) -> Result<()> {
+    fn settle(&self, outcome: Result<Arc<dyn Group>>) -> Result<()> {
         let outcome = outcome.map_err(|error| self.named(error, DOING));
         let mut now = self.change();
-        // A time-out that was set meanwhile is for what comes next, too.
-        let place = old.place().timeout(now.communicator.timeout());
+        // What was set meanwhile is for what comes next, too.
+        let place = now.communicator.place();
         let given_up = matches!(mem::replace(&mut now.stage, Stage::Settled), Stage::GivenUp);
         let outcome = match outcome {
             Ok(group) if given_up => {
@@ -253,13 +256,21 @@ impl Reconfigurable {
             }
             outcome => outcome,
         };
-        now.communicator = match &outcome {
+        let next = match &outcome {
             Ok(group) => place.occupied(group.clone()),
             Err(_) if given_up => place.aborted(),
             Err(error) if now.configured => place.failed(error.clone()),
             Err(_) => place.vacant(),
         };
+        next.inherit_registered(&now.communicator);
+        let before = mem::replace(&mut now.communicator, next.clone());
         now.configured |= outcome.is_ok();
+        drop(now);
+        drop(before);
+        // With no lock held: it is the client's.
+        if let Some(cause) = next.failure() {
+            next.shared().tell_failure(cause);
+        }
         outcome.map(drop)
     }
 

@@ -290,3 +290,37 @@ fn finalize_is_the_end() {
         assert!(scene.communicator.handle().is_err());
     }
 }
+
+#[test]
+fn the_abort_hook_and_registered_memory_survive() {
+    let scene = Scene::configured();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = told.clone();
+    let communicator = scene.communicator.clone();
+    let hook: crate::AbortHook = Arc::new(move |error, _| {
+        // It may use the communicator.
+        let state = communicator.current().state_name();
+        let state = state.to_string_lossy().into_owned();
+        tell.lock().unwrap().push((error.what().to_owned(), state));
+    });
+    let current = scene.communicator.current();
+    current.set_abort_hook(Some(hook));
+    current.register(0x1000, 16).unwrap();
+    current.register(0x2000, 16).unwrap();
+    let (pending, meeting) = scene.begin(2).unwrap();
+    scene.communicator.current().deregister(0x1000).unwrap();
+    meeting.end(Ok(()));
+    pending.wait(None).unwrap();
+    assert!(told.lock().unwrap().is_empty(), "nothing went wrong");
+    let current = scene.communicator.current();
+    assert!(current.deregister(0x1000).is_err());
+    assert!(current.register(0x2000, 16).is_err(), "it is registered");
+    let (pending, meeting) = scene.begin(3).unwrap();
+    meeting.end(Err(lost()));
+    assert!(pending.wait(None).is_err());
+    let expected = ("somebody is gone".to_owned(), "failed".to_owned());
+    assert_eq!(*told.lock().unwrap(), [expected]);
+    scene.communicator.current().deregister(0x2000).unwrap();
+    // The hook holds the communicator.
+    scene.communicator.current().set_abort_hook(None);
+}
