@@ -278,10 +278,10 @@ BUILDING: tuple[Setting, ...] = (
 HINTS: tuple[Setting, ...] = (
     Setting(
         ("eager",),
-        "`new_comm`, `fc_comm_create`",
+        "`new_comm`, `fc_comm_create`, `reconfigure`",
         (
-            "connect to all ranks when the communicator is made, and not when data is first "
-            "exchanged; `false` and `0` turn it off"
+            "connect to all ranks when the communicator is made or has new members, and not "
+            "when data is first exchanged; `false` and `0` turn it off"
         ),
     ),
 )
