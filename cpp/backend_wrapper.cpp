@@ -119,6 +119,7 @@ BackendWrapper::BaseWork BackendWrapper::allgather_coalesced(TensorLists& output
     }
   }
   Operation operation(*comm_, c10d::OpType::ALLGATHER_COALESCED, site.operation, call_of(opts));
+  operation.begin(inputs);
   CallOptions call = call_of(opts);
   call.async = true;
   call.group = operation.state();
