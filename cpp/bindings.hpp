@@ -35,5 +35,7 @@ void bind_work(py::module_& module);
 void bind_comm(py::module_& module);
 void bind_batch(py::module_& module);
 void bind_mem_allocator(py::module_& module);
+/// Registered memory, memory given up for a while, and the handle below, of a communicator.
+void define_resources(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm);
 
 }  // namespace ferrocomm

@@ -57,6 +57,7 @@ void require_same_length(Stage& stage, const Tensors& outputs, const Tensors& in
 
 WorkPtr TorchComm::broadcast(const at::Tensor& tensor, int root, const CallOptions& call) {
   Operation operation(*this, c10d::OpType::BROADCAST, "broadcast", call);
+  operation.profile(tensor, tensor, root);
   const Buffer buffer = operation.stage().in_out("tensor", tensor);
   operation.add_output(tensor);
   operation.issue([&](const fc_op_options* options, fc_work** work) {
@@ -71,18 +72,21 @@ WorkPtr TorchComm::all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
   const auto type =
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
   Operation operation(*this, type, "all_reduce", call);
-  const Reduction reduction = to_reduction(op, operation.site());
+  operation.profile(tensors, tensors);
+  const Reduction reduction = to_reduction(op, device_, operation.site());
   std::vector<Buffer> buffers;
   for (const auto& tensor : tensors) {
     operation.stage().next_dtype();
     buffers.push_back(operation.stage().in_out("tensor", tensor));
   }
   operation.add_outputs(tensors);
-  for (const Buffer& buffer : buffers) {
-    operation.issue_reduction(reduction.factor, [&](const fc_op_options* options, fc_work** work) {
-      return fc_comm_all_reduce(handle(), buffer.data, buffer.data, buffer.count, buffer.dtype,
-                                reduction.op, options, work);
-    });
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const Buffer& buffer = buffers[i];
+    operation.issue_reduction(
+        reduction, tensors[i], [&](const fc_op_options* options, fc_work** work) {
+          return fc_comm_all_reduce(handle(), buffer.data, buffer.data, buffer.count, buffer.dtype,
+                                    reduction.op, options, work);
+        });
   }
   return operation.finish();
 }
@@ -90,12 +94,13 @@ WorkPtr TorchComm::all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
 WorkPtr TorchComm::reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op,
                           const CallOptions& call) {
   Operation operation(*this, c10d::OpType::REDUCE, "reduce", call);
-  const Reduction reduction = to_reduction(op, operation.site());
+  operation.profile(tensor, tensor, root);
+  const Reduction reduction = to_reduction(op, device_, operation.site());
   const bool at_root = rank_ == root;
   auto& stage = operation.stage();
   const Buffer buffer = at_root ? stage.in_out("tensor", tensor) : stage.input("tensor", tensor);
   operation.add_output(tensor);
-  operation.issue_reduction(reduction.factor, [&](const fc_op_options* options, fc_work** work) {
+  operation.issue_reduction(reduction, tensor, [&](const fc_op_options* options, fc_work** work) {
     return fc_comm_reduce(handle(), buffer.data, at_root ? buffer.data : nullptr, buffer.count,
                           buffer.dtype, reduction.op, root, options, work);
   });
@@ -105,6 +110,7 @@ WorkPtr TorchComm::reduce(const at::Tensor& tensor, int root, const c10d::Reduce
 WorkPtr TorchComm::all_gather(const Tensors& outputs, const at::Tensor& input,
                               const CallOptions& call) {
   Operation operation(*this, c10d::OpType::ALLGATHER, "all_gather", call);
+  operation.profile(input, outputs);
   auto& stage = operation.stage();
   stage.require_list("output list", outputs.size(), static_cast<size_t>(size_));
   const Buffer own = stage.input("input", input);
@@ -123,6 +129,7 @@ WorkPtr TorchComm::all_gather_single(const Tensors& outputs, const Tensors& inpu
                                      const CallOptions& call) {
   const auto type = outputs.size() == 1 ? c10d::OpType::_ALLGATHER_BASE : c10d::OpType::COALESCED;
   Operation operation(*this, type, "all_gather_single", call);
+  operation.profile(inputs, outputs);
   auto& stage = operation.stage();
   require_same_length(stage, outputs, inputs);
   std::vector<std::pair<Buffer, Buffer>> buffers;
@@ -147,14 +154,15 @@ WorkPtr TorchComm::all_gather_single(const Tensors& outputs, const Tensors& inpu
 WorkPtr TorchComm::reduce_scatter(const at::Tensor& output, const Tensors& inputs,
                                   const c10d::ReduceOp& op, const CallOptions& call) {
   Operation operation(*this, c10d::OpType::REDUCE_SCATTER, "reduce_scatter", call);
-  const Reduction reduction = to_reduction(op, operation.site());
+  operation.profile(inputs, output);
+  const Reduction reduction = to_reduction(op, device_, operation.site());
   auto& stage = operation.stage();
   stage.require_list("input list", inputs.size(), static_cast<size_t>(size_));
   const Buffer own = stage.output("output", output);
   const Parts parts = parts_of(stage_inputs(stage, "input", inputs));
   stage.require_count("output", own.count, parts.counts[static_cast<size_t>(rank_)]);
   operation.add_output(output);
-  operation.issue_reduction(reduction.factor, [&](const fc_op_options* options, fc_work** work) {
+  operation.issue_reduction(reduction, output, [&](const fc_op_options* options, fc_work** work) {
     return fc_comm_reduce_scatter_v(handle(), parts.const_data.data(), parts.counts.data(),
                                     own.data, own.dtype, reduction.op, options, work);
   });
@@ -166,7 +174,8 @@ WorkPtr TorchComm::reduce_scatter_single(const Tensors& outputs, const Tensors& 
   const auto type =
       outputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::COALESCED;
   Operation operation(*this, type, "reduce_scatter_single", call);
-  const Reduction reduction = to_reduction(op, operation.site());
+  operation.profile(inputs, outputs);
+  const Reduction reduction = to_reduction(op, device_, operation.site());
   auto& stage = operation.stage();
   require_same_length(stage, outputs, inputs);
   std::vector<std::pair<Buffer, Buffer>> buffers;
@@ -178,12 +187,14 @@ WorkPtr TorchComm::reduce_scatter_single(const Tensors& outputs, const Tensors& 
     buffers.emplace_back(input, output);
   }
   operation.add_outputs(outputs);
-  for (const auto& [input, output] : buffers) {
-    operation.issue_reduction(reduction.factor, [&, &input = input, &output = output](
-                                                    const fc_op_options* options, fc_work** work) {
-      return fc_comm_reduce_scatter(handle(), input.data, output.data, output.count, output.dtype,
-                                    reduction.op, options, work);
-    });
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const auto& [input, output] = buffers[i];
+    operation.issue_reduction(
+        reduction, outputs[i],
+        [&, &input = input, &output = output](const fc_op_options* options, fc_work** work) {
+          return fc_comm_reduce_scatter(handle(), input.data, output.data, output.count,
+                                        output.dtype, reduction.op, options, work);
+        });
   }
   return operation.finish();
 }
@@ -191,6 +202,7 @@ WorkPtr TorchComm::reduce_scatter_single(const Tensors& outputs, const Tensors& 
 WorkPtr TorchComm::all_to_all(const Tensors& outputs, const Tensors& inputs,
                               const CallOptions& call) {
   Operation operation(*this, c10d::OpType::ALLTOALL, "all_to_all", call);
+  operation.profile(inputs, outputs);
   auto& stage = operation.stage();
   stage.require_list("output list", outputs.size(), static_cast<size_t>(size_));
   stage.require_list("input list", inputs.size(), static_cast<size_t>(size_));
@@ -211,6 +223,7 @@ WorkPtr TorchComm::all_to_all_single(const at::Tensor& output, const at::Tensor&
                                      const Splits& output_splits, const Splits& input_splits,
                                      const CallOptions& call) {
   Operation operation(*this, c10d::OpType::ALLTOALL_BASE, "all_to_all_single", call);
+  operation.profile(input, output, -1, input_splits, output_splits);
   auto& stage = operation.stage();
   const Buffer to = stage.output("output", output);
   const Buffer from = stage.input("input", input);
@@ -242,6 +255,7 @@ WorkPtr TorchComm::all_to_all_single(const at::Tensor& output, const at::Tensor&
 WorkPtr TorchComm::gather(const Tensors& outputs, const at::Tensor& input, int root,
                           const CallOptions& call) {
   Operation operation(*this, c10d::OpType::GATHER, "gather", call);
+  operation.profile(input, outputs, root);
   auto& stage = operation.stage();
   stage.require_root(root, size_);
   const bool at_root = rank_ == root;
@@ -260,6 +274,7 @@ WorkPtr TorchComm::gather(const Tensors& outputs, const at::Tensor& input, int r
 WorkPtr TorchComm::gather_single(const at::Tensor& output, const at::Tensor& input, int root,
                                  const CallOptions& call) {
   Operation operation(*this, c10d::OpType::GATHER, "gather_single", call);
+  operation.profile(input, output, root);
   auto& stage = operation.stage();
   const Buffer own = stage.input("input", input);
   Parts parts;
@@ -282,6 +297,7 @@ WorkPtr TorchComm::gather_single(const at::Tensor& output, const at::Tensor& inp
 WorkPtr TorchComm::scatter(const at::Tensor& output, const Tensors& inputs, int root,
                            const CallOptions& call) {
   Operation operation(*this, c10d::OpType::SCATTER, "scatter", call);
+  operation.profile(inputs, output, root);
   auto& stage = operation.stage();
   stage.require_root(root, size_);
   const bool at_root = rank_ == root;
@@ -299,6 +315,7 @@ WorkPtr TorchComm::scatter(const at::Tensor& output, const Tensors& inputs, int 
 
 WorkPtr TorchComm::barrier(const CallOptions& call) {
   Operation operation(*this, c10d::OpType::BARRIER, "barrier", call);
+  operation.profile({}, {});
   operation.issue([&](const fc_op_options* options, fc_work** work) {
     return fc_comm_barrier(handle(), options, work);
   });

@@ -119,10 +119,12 @@ void TorchComm::set_timeout(std::chrono::milliseconds timeout) {
 
 void TorchComm::finalize() {
   check(without_gil([this] { return fc_comm_finalize(handle()); }));
+  forget_memory();
 }
 
 void TorchComm::abort() {
   check(without_gil([this] { return fc_comm_abort(handle()); }));
+  forget_memory();
 }
 
 std::shared_ptr<TorchComm> TorchComm::split(const std::vector<int>& ranks, const std::string& name,

@@ -5,7 +5,8 @@
 namespace ferrocomm {
 Operation::Operation(const TorchComm& comm, c10d::OpType type, const char* name,
                      const CallOptions& call)
-    : rank_(comm.rank()),
+    : comm_(comm),
+      rank_(comm.rank()),
       device_(comm.device()),
       type_(type),
       site_(comm.site(name)),
@@ -23,6 +24,24 @@ Operation::~Operation() {
 
 void Operation::add_outputs(const std::vector<at::Tensor>& tensors) {
   for (const auto& tensor : tensors) add_output(tensor);
+}
+
+// torch's own spans are called after the operation alone: "gloo:all_gather" for each of its forms.
+void Operation::start_profile(const ProfiledCall& call) {
+  record_ = std::make_unique<ProfiledRecord>(comm_, call);
+  std::string title = comm_.backend() + ":" + call.operation;
+  constexpr std::string_view kForm = "_single";
+  if (title.ends_with(kForm)) title.resize(title.size() - kForm.size());
+  state_->add_span(start_span(title, call.inputs.empty() ? call.outputs : call.inputs));
+}
+
+// A factor of another dtype is converted on the device, behind what is on the current stream.
+const void* Operation::device_factor(const Reduction& reduction, const at::Tensor& like) {
+  if (!reduction.device_factor.defined()) return nullptr;
+  const auto dtype = c10::toRealValueType(like.scalar_type());
+  const at::Tensor factor = reduction.device_factor.to(dtype);
+  state_->holdings().tensors.push_back(factor);
+  return factor.const_data_ptr();
 }
 
 WorkPtr Operation::member(c10d::OpType type) const {

@@ -14,6 +14,7 @@ constexpr uint32_t kOwnTags = 0x80000000;
 
 WorkPtr TorchComm::send(const at::Tensor& tensor, int peer, uint32_t tag, const CallOptions& call) {
   Operation operation(*this, c10d::OpType::SEND, "send", call);
+  operation.profile(tensor, tensor, peer);
   const Buffer buffer = operation.stage().input("tensor", tensor);
   operation.add_output(tensor);
   operation.issue([&](const fc_op_options* options, fc_work** work) {
@@ -26,6 +27,7 @@ WorkPtr TorchComm::send(const at::Tensor& tensor, int peer, uint32_t tag, const 
 WorkPtr TorchComm::recv(const at::Tensor& tensor, int peer, uint32_t tag, const CallOptions& call) {
   const auto type = peer == FC_ANY_SOURCE ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV;
   Operation operation(*this, type, "recv", call);
+  operation.profile(tensor, tensor, peer);
   const Buffer buffer = operation.stage().output("tensor", tensor);
   operation.add_output(tensor);
   operation.issue([&](const fc_op_options* options, fc_work** work) {
@@ -67,6 +69,8 @@ WorkPtr Batch::recv(const at::Tensor& tensor, int peer, uint32_t tag) {
 
 WorkPtr Batch::issue(const CallOptions& call) {
   operation_->set_call(call);
+  const auto& tensors = operation_->state()->outputs();
+  operation_->profile(tensors, tensors);
   const auto operation = std::move(operation_);
   const auto batch = std::move(handle_);
   const bool empty = added_ == 0;

@@ -52,6 +52,8 @@ void OperationState::publish(bool whole, bool on_stream) {
     if (captured_) keep_for_graph();
     if (on_stream) on_stream_ = current_stream(device_);
   }
+  // A stream goes on by itself, and maybe nobody looks when it is there.
+  if (has_streams(device_)) end_spans();
   phase_.store(Phase::kPending, std::memory_order_release);
   if (parts_.empty()) settle();
   if (on_stream_) join_current_stream();
@@ -189,6 +191,7 @@ void OperationState::settle() {
     }
   }
   status_ = status;
+  end_spans();
   // Dropped after the phase is out: a tensor may need the GIL, which a waiter of ours may hold.
   Holdings dropped;
   {
@@ -200,6 +203,11 @@ void OperationState::settle() {
   }
   phase_.store(Phase::kSettled, std::memory_order_release);
   phase_.notify_all();
+}
+
+void OperationState::end_spans() {
+  for (const auto& end : spans_) end();
+  spans_.clear();
 }
 
 void OperationState::on_complete(void* context, fc_status, const char*) {

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +35,10 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   Holdings& holdings() { return holdings_; }
   void add_output(const at::Tensor& tensor) { outputs_.push_back(tensor); }
   void add_work(WorkHandle work);
+  /// What ends a profiler's span when the operation does; on streams, when it has been issued.
+  void add_span(std::function<void()> end) {
+    if (end) spans_.push_back(std::move(end));
+  }
   /// From here on any thread may look. `whole`: everything was issued; else what was issued goes on
   /// and the operation fails. A state without works is complete. `on_stream`: it was put on the
   /// current stream of its device.
@@ -81,6 +86,7 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   void wait_for_parts(std::chrono::milliseconds timeout);
   void settle();
   void complete_future();
+  void end_spans();
 
   const CommHandle comm_;  // works outlive the last reference of a user to the communicator
   const at::Device device_;
@@ -96,6 +102,7 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   Holdings holdings_;
   std::vector<at::Tensor> outputs_;
   std::vector<WorkHandle> parts_;
+  std::vector<std::function<void()>> spans_;
 
   std::atomic<Phase> phase_{Phase::kBuilding};
   // Written by the one that settles, read once the phase says so.

@@ -18,6 +18,7 @@ mod log;
 mod memory;
 mod operation;
 mod recorder;
+mod resources;
 mod status;
 mod store;
 mod text;

@@ -18,6 +18,7 @@ use crate::counters::{Counters, raise};
 use crate::deferred::Collecting;
 use crate::process::{generation, process};
 use crate::recorder::{Facts, Label, Ticket};
+use crate::registered::Registered;
 use crate::state::{Event, State};
 
 /// The time-out of a communicator that was given none.
@@ -69,6 +70,7 @@ pub struct Communicator {
     pub(crate) parts: AtomicU64,
     group: OnceLock<Arc<dyn Group>>,
     counters: Counters,
+    pub(crate) registered: Registered,
 }
 
 impl Shared {
@@ -105,7 +107,7 @@ impl Shared {
         self.named_as(error, operation.name())
     }
 
-    fn named_as(&self, error: Error, doing: &'static str) -> Error {
+    pub(crate) fn named_as(&self, error: Error, doing: &'static str) -> Error {
         error
             .communicator(&self.label.name)
             .rank(self.label.rank)
@@ -209,6 +211,7 @@ impl Communicator {
             parts: AtomicU64::new(0),
             group: OnceLock::new(),
             counters: Counters::default(),
+            registered: Registered::default(),
         });
         process.register(Arc::downgrade(&communicator));
         communicator

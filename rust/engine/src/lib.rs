@@ -17,6 +17,8 @@ mod json;
 mod pending;
 mod process;
 mod recorder;
+mod registered;
+mod resources;
 mod state;
 #[cfg(test)]
 mod testing;

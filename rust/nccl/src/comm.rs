@@ -19,6 +19,7 @@ use crate::handle::Handle;
 use crate::issuing::{is_harmless, put};
 use crate::joining::Seat;
 use crate::plan::{Place, plan};
+use crate::resources::Registrations;
 use crate::watchdog::{Watchdog, Watched};
 
 /// How long giving up a communicator waits for a thread that is in a call of it.
@@ -38,8 +39,10 @@ pub(crate) struct Issuing {
 pub(crate) struct Standing {
     pub(crate) failure: Option<Error>,
     pub(crate) closed: bool,
+    /// its memory is given up until it is resumed
+    pub(crate) suspended: bool,
     /// when the call in progress is too late
-    call: Option<(Instant, Duration)>,
+    pub(crate) call: Option<(Instant, Duration)>,
 }
 
 /// One communicator: what is on its way, and how it stands.
@@ -58,6 +61,7 @@ pub(crate) struct Core {
     pub(crate) flights: Flights,
     pub(crate) captured: Mutex<Vec<Captured>>,
     pub(crate) standing: Mutex<Standing>,
+    pub(crate) registrations: Mutex<Registrations>,
     pub(crate) watchdog: Arc<Watchdog>,
 }
 
@@ -90,6 +94,7 @@ impl Core {
             flights: Flights::default(),
             captured: Mutex::default(),
             standing: Mutex::default(),
+            registrations: Mutex::default(),
             watchdog,
             handle,
             rank,
@@ -119,6 +124,11 @@ impl Core {
                 ErrorKind::State,
                 "the communicator is finalized",
             )),
+            None if standing.suspended => Err(Error::new(
+                ErrorKind::State,
+                "the communicator is suspended",
+            )
+            .remedy("resume it first")),
             None => Ok(()),
         }
     }

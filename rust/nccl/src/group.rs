@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferrocomm_core::call::{Call, Stream};
+use ferrocomm_core::call::{Call, Region, Stream};
 use ferrocomm_core::deadline::Deadline;
-use ferrocomm_core::group::Group;
+use ferrocomm_core::group::{Group, MemoryUse};
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::work::Work;
 use ferrocomm_core::{Error, ErrorKind, Result, interrupt};
@@ -255,9 +255,10 @@ impl Group for NcclGroup {
         }
         let _issuing = locked(&core.issuing);
         // A graph that uses it gives it up when it is gone.
-        if Arc::strong_count(&core.handle) > 1 {
+        if core.is_in_graphs() {
             return Ok(());
         }
+        core.forget_all();
         let outcome = core.handle.finalize(deadline);
         outcome.map_err(|error| error.communicator(&core.seat.name).rank(core.rank))
     }
@@ -288,5 +289,29 @@ impl Group for NcclGroup {
 
     fn transport(&self) -> String {
         "nccl".into()
+    }
+
+    fn register_memory(&self, memory: Region) -> Result<()> {
+        self.0.register(memory)
+    }
+
+    fn deregister_memory(&self, address: usize) -> Result<()> {
+        self.0.deregister(address)
+    }
+
+    fn suspend(&self) -> Result<()> {
+        self.0.suspend()
+    }
+
+    fn resume(&self) -> Result<()> {
+        self.0.resume()
+    }
+
+    fn memory(&self) -> Result<MemoryUse> {
+        self.0.memory()
+    }
+
+    fn native(&self) -> Result<usize> {
+        Ok(self.0.handle.get()?.0.expose_provenance())
     }
 }

@@ -20,6 +20,7 @@ mod library;
 mod memory;
 mod plan;
 mod reductions;
+mod resources;
 mod watchdog;
 
 pub use joining::{GroupOptions, OnFatal, create};
