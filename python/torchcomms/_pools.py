@@ -1,7 +1,7 @@
 """Memory pools of torch, registered with a communicator segment by segment.
 
-A pool is asked for its segments through torch's public snapshot, so that nothing here needs a library
-of CUDA's. Must not know what registering does.
+A pool is asked for its segments through torch's public snapshot, so that nothing here needs a
+library of CUDA's. Must not know what registering does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def register(comm: TorchComm, pool: Any, symm: bool = False) -> None:
         if segment["device"] == (device.index or 0)
     ]
     if not segments:
-        raise ValueError(f"the pool has no memory on {device} yet: allocate in it, then register it")
+        raise ValueError(
+            f"the pool has no memory on {device} yet: allocate in it, then register it"
+        )
     for address, size in segments:
         comm._register_memory(address, size, pool)
 

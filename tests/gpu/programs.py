@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -530,7 +531,7 @@ def registered(address: int = 0, size: int = 0) -> int:
 
 @program
 def a_factor_on_the_device() -> Any:
-    """PREMUL_SUM reads a factor that lives on the device when it runs there, not when it is called."""
+    """PREMUL_SUM reads a factor on the device when it runs there, not when it is called."""
     join()
     host, gate = Host(), threading.Event()
     tensor, factor = made([1.0 + RANK, 4.0]), made([1.0])
@@ -569,6 +570,67 @@ def a_factor_on_the_device() -> Any:
             assert seen(tensor) == [1.0 * SIZE]
     dist.destroy_process_group()
     return values
+
+
+# ---- profiling
+
+# Names that torch's own backend takes from its functions.
+PROFILED = {
+    "allGatherSingleImpl": "all_gather_single",
+    "reduceScatterSingleImpl": "reduce_scatter_single",
+    "allToAllSingleImpl": "all_to_all_single",
+}
+
+
+def profiled_calls() -> None:
+    tensor, whole, part = made([1.0] * 2 * SIZE), empty(2 * SIZE * SIZE), empty(2)
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, async_op=True).wait()
+    dist.broadcast(tensor, 1)
+    dist.reduce(tensor, 1)
+    dist.all_gather_into_tensor(whole, tensor)
+    dist.reduce_scatter_tensor(part, tensor)
+    dist.all_to_all_single(torch.empty_like(tensor), tensor)
+    dist.barrier()
+    if RANK == 0:
+        dist.send(tensor, 1)
+    elif RANK == 1:
+        dist.recv(tensor, 0)
+
+
+@program
+def profiled() -> Any:
+    """torch's profiler is told of the same operations, with the same arguments."""
+    from torch.profiler import ProfilerActivity, profile
+
+    join()
+    profiled_calls()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        profiled_calls()
+    torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        profiler.export_chrome_trace(f"{folder}/trace.json")
+        with open(f"{folder}/trace.json") as file:
+            events = json.load(file)["traceEvents"]
+    fields = ["Seq", "Rank", "In msg nelems", "Out msg nelems", "dtype", "Group size"]
+    fields += ["Process Group Name", "In split size", "Out split size"]
+    found = []
+    for event in events:
+        facts = event.get("args", {})
+        name = facts.get("Collective name", "wait")
+        if event.get("name") != "record_param_comms" or name == "wait":
+            continue
+        call: dict[str, Any] = {"name": PROFILED.get(name, name), "dims": facts["Input Dims"][0]}
+        call |= {field: facts.get(field) for field in fields}
+        if name in ("send", "recv"):
+            del call["Seq"]  # torch's own does not count them
+        found.append(call)
+    assert len(found) == (9 if RANK < 2 else 8), found
+    if OURS:
+        spans = [event["name"] for event in events if event.get("name", "").startswith("nccl:")]
+        assert spans.count("nccl:all_reduce") == 2, spans
+    dist.destroy_process_group()
+    return found
 
 
 # ---- graphs

@@ -18,11 +18,11 @@ impl Communicator {
             .map_err(|error| self.shared().named_as(error, doing))
     }
 
-    /// Prepares memory of the client's for operations, until `deregister` or the communicator's end.
+    /// Prepares memory of the client's for operations, until `deregister_memory` or the communicator's end.
     ///
     /// # Errors
     /// `InvalidArgument`; whatever keeps the engine from it, and then nothing is registered.
-    pub fn register(&self, memory: Region) -> Result<()> {
+    pub fn register_memory(&self, memory: Region) -> Result<()> {
         self.resource("register", |group| {
             self.admit()?;
             self.registered.add(memory.address, memory.bytes)?;
@@ -36,7 +36,7 @@ impl Communicator {
     ///
     /// # Errors
     /// `InvalidArgument` when nothing was registered there.
-    pub fn deregister(&self, address: usize) -> Result<()> {
+    pub fn deregister_memory(&self, address: usize) -> Result<()> {
         self.resource("deregister", |group| {
             self.registered.remove(address)?;
             group.deregister_memory(address)

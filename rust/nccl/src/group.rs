@@ -197,6 +197,7 @@ impl Group for NcclGroup {
                 "only a member of the sub-group can make it",
             ));
         };
+        core.admit()?;
         let split = self.split_by(int(lowest.index())?, int(own)?, &Arc::from(name));
         let split = split.map_err(|error| error.sequence(sequence));
         let split = split.inspect_err(|error| {
@@ -216,6 +217,7 @@ impl Group for NcclGroup {
 
     fn stand_aside(&self, sequence: u64) -> Result<()> {
         let name = self.0.seat.name.clone();
+        self.0.admit()?;
         self.split_by(NCCL_SPLIT_NOCOLOR, 0, &name)
             .map(drop)
             .map_err(|error| error.sequence(sequence))
@@ -232,6 +234,9 @@ impl Group for NcclGroup {
         if let Some(failure) = locked(&core.standing).failure.clone() {
             core.give_up();
             return Err(failure);
+        }
+        if locked(&core.standing).suspended {
+            core.resume()?;
         }
         while !core.flights.is_empty() && !core.is_closed() {
             core.reap();
