@@ -27,7 +27,7 @@ CARGO_TEST := $(shell if cargo nextest --version >/dev/null 2>&1; then \
 CARGO_FLAGS := --workspace --locked
 
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-full sanitize bench header format clean \
+.PHONY: help setup build demo test test-full sanitize bench bench-windows header format clean \
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
         test-conformance test-conformance-full test-failures test-hosts \
@@ -47,6 +47,7 @@ help:
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
 	@echo 'make bench      every operation beside gloo and MPI, into docs/performance.md; 30 minutes'
 	@echo '                (BENCH=--quick: some of it, printed only)'
+	@echo 'make bench-windows  puts and signals between two ranks, beside a plain copy'
 	@echo 'make header     include/ferrocomm.h and the list of exported symbols, written anew'
 	@echo 'make format     formats all sources'
 	@echo 'make clean      removes what was built; the environment stays'
@@ -74,6 +75,12 @@ BENCH ?= --json docs/performance/results.json --plots docs/performance \
          --output-md docs/performance.md
 bench: build
 	$(PY) -m torchcomms bench $(BENCH)
+
+bench-windows: build
+	mkdir -p build/bench
+	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -Iinclude tests/bench/windows.c tests/c/file_store.c \
+	    -L$(INSTALLED) -lferrocomm -Wl,-rpath,'$(abspath $(INSTALLED))' -o build/bench/windows
+	build/bench/windows $(CORES)
 
 # run_all.py has built already and says so.
 BUILT ?=

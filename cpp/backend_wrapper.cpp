@@ -1,5 +1,7 @@
 #include "backend_wrapper.hpp"
 
+#include "window.hpp"
+
 namespace ferrocomm {
 
 BackendWrapper::BackendWrapper(std::shared_ptr<TorchComm> comm)
@@ -27,6 +29,15 @@ c10::intrusive_ptr<c10d::Backend> BackendWrapper::split(
   if (!part) return nullptr;
   return c10::make_intrusive<BackendWrapper>(std::move(part));
 }
+
+#ifdef C10D_BACKEND_HAS_WINDOW
+c10::intrusive_ptr<c10d::Window> BackendWrapper::new_window(
+    const std::optional<at::Tensor>& tensor) {
+  auto window = std::make_shared<Window>(comm_);
+  if (tensor) window->register_tensor(*tensor, true, std::chrono::milliseconds(0));
+  return c10::make_intrusive<C10dWindow>(std::move(window));
+}
+#endif
 
 // ---- from torch's arguments to ours
 

@@ -80,6 +80,10 @@ class BackendWrapper : public c10d::Backend {
   BaseWork recvAnysource(Tensors& tensors, int tag) override;
   BaseWork barrier(const c10d::BarrierOptions& opts) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool name_all) override;
+#ifdef C10D_BACKEND_HAS_WINDOW
+  bool supportsWindow() const override { return true; }
+  c10::intrusive_ptr<c10d::Window> new_window(const std::optional<at::Tensor>& tensor) override;
+#endif
   void startCoalescing() override;
   BaseWork endCoalescing() override;
 

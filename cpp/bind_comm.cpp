@@ -178,6 +178,12 @@ void define_point_to_point(py::class_<TorchComm, Comm>& comm) {
   define<T, int>(
       comm, "recv", [](TorchComm& c, T t, int peer, Call call) { return c.recv(t, peer, 0, call); },
       tensor, py::arg("src"));
+  comm.def(
+      "new_window",
+      [](const Comm& self, const std::optional<at::Tensor>& tensor, const Hints&,
+         const Timeout& timeout) { return new_window(self, tensor, timeout); },
+      py::arg("tensor") = py::none(), py::arg("hints") = py::none(),
+      py::arg("timeout") = py::none());
   comm.def("batch_op_create", [](const Comm& self) { return std::make_shared<Batch>(self); });
 }
 

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "comm.hpp"
+#include "window.hpp"
 
 namespace ferrocomm {
 
@@ -37,5 +38,10 @@ void bind_batch(py::module_& module);
 void bind_mem_allocator(py::module_& module);
 /// Registered memory, memory given up for a while, and the handle below, of a communicator.
 void define_resources(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm);
+void bind_window(py::module_& module);
+
+/// A window on `comm`, of `tensor` where there is one: then it is collective.
+std::shared_ptr<Window> new_window(const std::shared_ptr<TorchComm>& comm,
+                                   const std::optional<at::Tensor>& tensor, const Timeout& timeout);
 
 }  // namespace ferrocomm

@@ -82,6 +82,11 @@ TorchComm::TorchComm(CommHandle handle, std::string backend, at::Device device)
       rank_(fc_comm_rank(handle_.get())),
       size_(fc_comm_size(handle_.get())) {}
 
+void TorchComm::keep(const at::Tensor& tensor) {
+  const std::lock_guard<std::mutex> lock(kept_mutex_);
+  kept_.push_back(tensor);
+}
+
 std::string TorchComm::state() const {
   const char* state = nullptr;
   check(fc_comm_state(handle(), &state));

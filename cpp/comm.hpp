@@ -108,6 +108,9 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
                   const CallOptions& call);
   WorkPtr barrier(const CallOptions& call);
 
+  /// Keeps a tensor that other ranks may still write to for as long as the communicator.
+  void keep(const at::Tensor& tensor);
+
   WorkPtr send(const at::Tensor& tensor, int peer, uint32_t tag, const CallOptions& call);
   /// `peer` may be FC_ANY_SOURCE.
   WorkPtr recv(const at::Tensor& tensor, int peer, uint32_t tag, const CallOptions& call);
@@ -127,6 +130,8 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   const int rank_;
   const int size_;
   std::atomic<uint64_t> splits_{0};
+  std::mutex kept_mutex_;
+  Tensors kept_;
 };
 
 /// Sends and receives that are issued as one.

@@ -149,6 +149,7 @@ PYBIND11_MODULE(_comms, module) {
   bind_reduce_op(module);
   bind_work(module);
   bind_mem_allocator(module);
+  bind_window(module);
   bind_comm(module);
   bind_batch(module);
   bind_backend_wrapper(module);

@@ -7,10 +7,10 @@
  *            later, to an asynchronous operation, is fc_work_error() or fc_comm_error().
  * Outputs    are written on success only, unless a function says otherwise.
  * Pointers   are checked: NULL where it is not allowed is FC_ERR_INVALID_ARGUMENT.
- * Ownership  fc_comm, fc_work, fc_batch and fc_string belong to the caller who got them and are
- *            given back once with their _destroy function; _destroy(NULL) does nothing.
- * Threads    Functions that take a const handle, and all functions on fc_comm and fc_work except
- *            _destroy, may run on several threads at once. An fc_batch belongs to one thread at a
+ * Ownership  fc_comm, fc_work, fc_batch, fc_window and fc_string belong to the caller who got them and
+ *            are given back once with their _destroy function; _destroy(NULL) does nothing.
+ * Threads    Functions that take a const handle, and all functions on fc_comm, fc_window and fc_work
+ *            except _destroy, may run on several threads at once. An fc_batch belongs to one thread at a
  *            time. Operations on one communicator take effect in the order of the calls.
  * Buffers    stay valid and untouched until the operation is complete.
  * Fork       A handle inherited across fork() answers FC_ERR_FORKED in the child; new ones work.
@@ -48,6 +48,12 @@ typedef struct fc_comm fc_comm;
  * Text owned by the caller; corresponds to a boxed string. Given back with `fc_string_destroy`.
  */
 typedef struct fc_string fc_string;
+
+/**
+ * A window: memory of every rank that the others write to and read from on their own. Owned by the
+ * caller; given back with `fc_window_destroy`. Any thread may use it.
+ */
+typedef struct fc_window fc_window;
 
 /**
  * An asynchronous operation. Owned by the caller; given back with `fc_work_destroy` at any time,
@@ -263,6 +269,11 @@ typedef struct fc_memory_use {
      */
     uint64_t total;
 } fc_memory_use;
+
+/**
+ * Whether a process reaches the memory of a window by an address.
+ */
+typedef uint32_t fc_window_access;
 
 /**
  * Told once that nothing uses the buffers of an operation any more. Runs on any thread, with no engine
@@ -521,6 +532,16 @@ typedef void (*fc_work_callback)(void *ctx, fc_status status, const char *messag
  * every rank's input times its `fc_op_options.premul_factor`, then SUM; floats
  */
 #define FC_REDUCE_PREMUL_SUM 8
+
+/**
+ * it does: `fc_window_map` gives the address
+ */
+#define FC_WINDOW_UNIFIED 0
+
+/**
+ * only through the operations of the window
+ */
+#define FC_WINDOW_SEPARATE 1
 
 /**
  * something failed
@@ -1037,6 +1058,118 @@ size_t fc_string_len(const struct fc_string *string);
  * Gives the text back.
  */
 void fc_string_destroy(struct fc_string *string);
+
+/**
+ * Makes a window of `bytes` bytes at `memory` on every rank: a collective of `comm`, in order with the
+ * others. Ranks may register different numbers of bytes, also none. The memory stays valid until the
+ * window is deregistered, or the communicator has ended. `options` as for `fc_comm_all_reduce`. `*out`
+ * receives an owned window, which may outlive `comm`.
+ *
+ * Memory from `fc_mem_alloc` is the fastest: the ranks of a machine write to it where it lies.
+ * `FC_ERR_UNSUPPORTED` by an engine without windows.
+ */
+fc_status fc_window_create(struct fc_comm *comm,
+                           void *memory,
+                           size_t bytes,
+                           const struct fc_op_options *options,
+                           struct fc_window **out);
+
+/**
+ * Writes `count` elements to the window of rank `dst`, from element `target_offset` of the same type
+ * on, all of them within what `dst` registered. Complete when `source` may be used again; `dst` finds
+ * the bytes once it has taken a signal that was given after them. Does not signal. `options` and
+ * `work` as for `fc_comm_all_reduce`.
+ *
+ * What one rank does to the window of another takes effect in the order of the calls.
+ */
+fc_status fc_window_put(struct fc_window *window,
+                        const void *source,
+                        size_t count,
+                        fc_dtype dtype,
+                        int32_t dst,
+                        size_t target_offset,
+                        const struct fc_op_options *options,
+                        struct fc_work **work);
+
+/**
+ * `fc_window_put` and `fc_window_signal` in one call.
+ */
+fc_status fc_window_put_signal(struct fc_window *window,
+                               const void *source,
+                               size_t count,
+                               fc_dtype dtype,
+                               int32_t dst,
+                               size_t target_offset,
+                               const struct fc_op_options *options,
+                               struct fc_work **work);
+
+/**
+ * Reads `count` elements of the window of rank `src`, from element `source_offset` of the same type
+ * on, into `target`; as `fc_window_put` in all else.
+ */
+fc_status fc_window_get(struct fc_window *window,
+                        void *target,
+                        size_t count,
+                        fc_dtype dtype,
+                        int32_t src,
+                        size_t source_offset,
+                        const struct fc_op_options *options,
+                        struct fc_work **work);
+
+/**
+ * Adds one to the signals of this rank that rank `dst`, which may be this rank, can take from the
+ * window. `options` and `work` as for `fc_comm_all_reduce`.
+ */
+fc_status fc_window_signal(struct fc_window *window,
+                           int32_t dst,
+                           const struct fc_op_options *options,
+                           struct fc_work **work);
+
+/**
+ * Takes one signal of rank `src` from the window, once there is one; every signal is taken once. A
+ * time-out or a cancel takes none, and leaves the communicator usable. `options` and `work` as for
+ * `fc_comm_all_reduce`.
+ */
+fc_status fc_window_wait_signal(struct fc_window *window,
+                                int32_t src,
+                                const struct fc_op_options *options,
+                                struct fc_work **work);
+
+/**
+ * Bytes of the window of rank `rank`; 0 when there is no such rank, with the reason as the last error.
+ */
+size_t fc_window_bytes(const struct fc_window *window,
+                       int32_t rank);
+
+/**
+ * Whether this process reaches the window of rank `rank` by an address.
+ */
+fc_status fc_window_access_of(const struct fc_window *window,
+                              int32_t rank,
+                              fc_window_access *access);
+
+/**
+ * Where the window of rank `rank` lies in this process: the memory itself, not a copy. Valid as long as
+ * the handle, also after `fc_window_deregister`; its content only until then. Always there for the own
+ * rank; `FC_ERR_UNSUPPORTED` where `fc_window_access_of` says `FC_WINDOW_SEPARATE`.
+ */
+fc_status fc_window_map(struct fc_window *window,
+                        int32_t rank,
+                        void **memory);
+
+/**
+ * Ends the window: a collective of its communicator, in order with the others. When it returns, nobody
+ * uses this rank's memory through the window any more. Operations on the window are complete before.
+ * `options` as for `fc_comm_all_reduce`.
+ */
+fc_status fc_window_deregister(struct fc_window *window,
+                               const struct fc_op_options *options);
+
+/**
+ * Gives the window back, and what `fc_window_map` returned with it. Without `fc_window_deregister` the
+ * others may use this rank's memory until the communicator has ended: it stays valid until then.
+ */
+void fc_window_destroy(struct fc_window *window);
 
 /**
  * Waits until the operation is complete and returns its status. When `timeout_ns` is positive and

@@ -102,6 +102,101 @@ class MemAllocator:
     def empty_like(self, tensor: Tensor) -> Tensor:
         """As `empty`, contiguous, with the size and dtype of `tensor`."""
 
+class TorchCommWinAccessType(Enum):
+    """Whether the window of a rank has an address in this process."""
+
+    WIN_ACCESS_TYPE_UNIFIED = ...
+    WIN_ACCESS_TYPE_SEPARATE = ...
+
+class TorchCommWindowAttr:
+    """What holds of the window of one rank, seen from this one."""
+
+    @property
+    def access_type(self) -> TorchCommWinAccessType: ...
+
+class TorchCommWindow:
+    """A tensor of every rank that the others write to. Made by `TorchComm.new_window`.
+
+    What one rank does to the window of another takes effect in the order of the calls. Offsets are
+    counted in elements of the tensor that is passed, from the beginning of the other's window, and
+    checked against what that rank registered. A tensor has the dtype of the own window, or the
+    window is of uint8.
+    """
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def shape(self) -> torch.Size: ...
+    @property
+    def device(self) -> torch.device: ...
+    def get_size(self) -> int:
+        """Elements of the registered tensor."""
+    def get_tensor(self) -> Tensor:
+        """The registered tensor itself."""
+    def tensor_register(
+        self, tensor: Tensor, owning: bool = True, timeout: timedelta | None = None
+    ) -> None:
+        """Lends a contiguous tensor to the other ranks: a collective.
+
+        Ranks may register different sizes. Tensors of `torchcomms.get_mem_allocator` are the
+        fastest. With `owning` the window keeps the tensor's memory; else the caller does.
+        """
+    def tensor_deregister(self, timeout: timedelta | None = None) -> None:
+        """Ends that: a collective, after which nobody uses the memory through the window."""
+    def put(
+        self,
+        tensor: Tensor,
+        dst_rank: int,
+        target_offset_nelems: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Writes `tensor` there. Complete when it may be used again; does not signal."""
+    def put_signal(
+        self,
+        tensor: Tensor,
+        dst_rank: int,
+        target_offset_nelems: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """`put`, then `signal`. An extension."""
+    def get(
+        self,
+        tensor: Tensor,
+        src_rank: int,
+        source_offset_nelems: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Reads into `tensor` from there. An extension."""
+    def signal(
+        self,
+        dst_rank: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Adds one to the signals that `dst_rank` can take of this rank."""
+    def wait_signal(
+        self,
+        peer_rank: int,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Takes one signal of `peer_rank`, once there is one. A time-out takes none."""
+    def map_remote_tensor(self, rank: int) -> Tensor:
+        """The memory of that rank's window itself; of the own shape if as long, else flat.
+
+        Possible where `get_attr(rank)` says UNIFIED, which the own rank always is. Its content is
+        the window's until `tensor_deregister`; using it later does no harm.
+        """
+    def get_attr(self, peer_rank: int) -> TorchCommWindowAttr: ...
+
 class TorchComm:
     """A communicator: this process as one rank of a group. Made by `torchcomms.new_comm`."""
 
@@ -328,6 +423,13 @@ class TorchComm:
         timeout: timedelta | None = None,
     ) -> TorchWork:
         """From rank `src`, into `tensor`."""
+    def new_window(
+        self,
+        tensor: Tensor | None = None,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchCommWindow:
+        """A window, of `tensor` where there is one: then it is a collective."""
     def batch_op_create(self) -> BatchSendRecv:
         """An empty batch of sends and receives."""
 

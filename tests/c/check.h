@@ -42,6 +42,7 @@ void test_memory(fc_comm* comm);
 void test_reductions(fc_comm* comm);
 void test_point_to_point(fc_comm* comm);
 void test_groups(fc_comm* comm);
+void test_windows(fc_comm* comm);
 void test_works(fc_comm* comm);
 void test_arguments(fc_comm* comm);
 void test_failures(fc_comm* comm);

@@ -82,6 +82,7 @@ static void run_rank(int rank, int size, const char* folder) {
   test_reductions(comm);
   test_point_to_point(comm);
   test_groups(comm);
+  test_windows(comm);
   test_works(comm);
   test_arguments(comm);
   test_failures(comm);

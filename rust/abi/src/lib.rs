@@ -121,6 +121,13 @@ pub const FC_REDUCE_PREMUL_SUM: fc_reduce_op = 8;
 /// As the source of `fc_comm_recv`: from whichever rank sends first.
 pub const FC_ANY_SOURCE: i32 = -1;
 
+/// Whether a process reaches the memory of a window by an address.
+pub type fc_window_access = u32;
+/// it does: `fc_window_map` gives the address
+pub const FC_WINDOW_UNIFIED: fc_window_access = 0;
+/// only through the operations of the window
+pub const FC_WINDOW_SEPARATE: fc_window_access = 1;
+
 /// A hint: both strings are nul-terminated and borrowed for the call.
 #[repr(C)]
 #[derive(Clone, Copy)]

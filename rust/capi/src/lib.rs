@@ -22,4 +22,5 @@ mod resources;
 mod status;
 mod store;
 mod text;
+mod window;
 mod work;

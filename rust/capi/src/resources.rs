@@ -32,7 +32,9 @@ pub unsafe extern "C" fn fc_comm_register(
                 return Err(null("data"));
             }
             let address = data.expose_provenance();
-            handle.communicator.register_memory(Region { address, bytes })
+            handle
+                .communicator
+                .register_memory(Region { address, bytes })
         })
     }
 }
@@ -41,7 +43,11 @@ pub unsafe extern "C" fn fc_comm_register(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_deregister(comm: *mut fc_comm, data: *const c_void) -> fc_status {
     // SAFETY: the caller passes NULL or a live communicator.
-    unsafe { with_comm(comm, |handle| handle.communicator.deregister_memory(data.addr())) }
+    unsafe {
+        with_comm(comm, |handle| {
+            handle.communicator.deregister_memory(data.addr())
+        })
+    }
 }
 
 /// Waits for what is on its way, then gives up what device memory the communicator can take again;

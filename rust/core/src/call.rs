@@ -28,11 +28,18 @@ pub enum Operation {
     Recv = 11,
     Batch = 12,
     Split = 13,
+    Put = 14,
+    PutSignal = 15,
+    Get = 16,
+    Signal = 17,
+    WaitSignal = 18,
+    TensorRegister = 19,
+    TensorDeregister = 20,
 }
 
 impl Operation {
     /// All of them, in order of their codes.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 20] = [
         Self::Broadcast,
         Self::AllReduce,
         Self::Reduce,
@@ -46,6 +53,13 @@ impl Operation {
         Self::Recv,
         Self::Batch,
         Self::Split,
+        Self::Put,
+        Self::PutSignal,
+        Self::Get,
+        Self::Signal,
+        Self::WaitSignal,
+        Self::TensorRegister,
+        Self::TensorDeregister,
     ];
 
     /// Its name, as users write it.
@@ -64,6 +78,40 @@ impl Operation {
             Self::Recv => "recv",
             Self::Batch => "batch",
             Self::Split => "split",
+            Self::Put => "put",
+            Self::PutSignal => "put_signal",
+            Self::Get => "get",
+            Self::Signal => "signal",
+            Self::WaitSignal => "wait_signal",
+            Self::TensorRegister => "tensor_register",
+            Self::TensorDeregister => "tensor_deregister",
+        }
+    }
+
+    /// Whether it concerns this rank and one other, and fails without its communicator: no other rank
+    /// waits for what it would have done.
+    pub fn is_alone(self) -> bool {
+        match self {
+            Self::Send
+            | Self::Recv
+            | Self::Batch
+            | Self::Put
+            | Self::PutSignal
+            | Self::Get
+            | Self::Signal
+            | Self::WaitSignal => true,
+            Self::Broadcast
+            | Self::AllReduce
+            | Self::Reduce
+            | Self::AllGather
+            | Self::ReduceScatter
+            | Self::AllToAll
+            | Self::Gather
+            | Self::Scatter
+            | Self::Barrier
+            | Self::Split
+            | Self::TensorRegister
+            | Self::TensorDeregister => false,
         }
     }
 

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::{Call, Operation, Region, Stream};
+use crate::call::{Call, Region, Stream};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::GroupRank;
+use crate::window::{Registration, Window};
 use crate::work::Work;
 
 /// One communicator inside an engine.
@@ -94,9 +95,10 @@ pub trait Group: Send + Sync {
     fn wait_out(&self, work: &Arc<Work>) -> Result<()> {
         let outcome = self.wait(work, None);
         if !work.is_complete() {
-            match work.operation() {
-                Operation::Send | Operation::Recv | Operation::Batch => self.cancel(work),
-                _ => self.abort(),
+            if work.operation().is_alone() {
+                self.cancel(work);
+            } else {
+                self.abort();
             }
         }
         outcome
@@ -124,6 +126,23 @@ pub trait Group: Send + Sync {
     fn stand_aside(&self, sequence: u64) -> Result<()> {
         let _nothing_to_do = sequence;
         Ok(())
+    }
+
+    /// Makes a window of every rank's memory: a collective, in order with the others. `issued` as for
+    /// `run`.
+    ///
+    /// # Errors
+    /// `Unsupported`, by groups without windows; else as a collective fails.
+    fn register(
+        &self,
+        registration: Registration,
+        issued: &mut dyn FnMut(),
+    ) -> Result<Arc<dyn Window>> {
+        let _no_windows_here = (registration, issued);
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "this engine has no windows",
+        ))
     }
 
     /// Waits for everything issued, then closes the group. Idempotent.

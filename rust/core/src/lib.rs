@@ -15,6 +15,7 @@ pub mod reduce_op;
 pub mod reduction;
 pub mod store;
 mod sync;
+pub mod window;
 pub mod work;
 
 pub use error::{Error, ErrorKind, Result};

@@ -222,7 +222,8 @@ impl Checker {
     }
 }
 
-fn whole(name: &'static str, region: Region, dtype: Dtype) -> Result<()> {
+/// Whether a region holds whole elements.
+pub(crate) fn whole(name: &'static str, region: Region, dtype: Dtype) -> Result<()> {
     if region.bytes.is_multiple_of(dtype.size()) {
         return Ok(());
     }

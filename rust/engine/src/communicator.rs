@@ -131,11 +131,7 @@ impl Shared {
 
 /// Whether an operation that is on its way and fails like this takes its communicator along.
 fn breaks(operation: Operation, kind: ErrorKind) -> bool {
-    let alone = matches!(
-        operation,
-        Operation::Send | Operation::Recv | Operation::Batch
-    );
-    !alone
+    !operation.is_alone()
         && !matches!(
             kind,
             ErrorKind::InvalidArgument

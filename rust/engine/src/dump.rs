@@ -101,10 +101,7 @@ fn group_config(o: &mut Object<'_>, label: &Label) {
 }
 
 fn is_point_to_point(operation: Operation) -> bool {
-    matches!(
-        operation,
-        Operation::Send | Operation::Recv | Operation::Batch
-    )
+    operation.is_alone()
 }
 
 /// The operation's name as the analyser takes it apart.

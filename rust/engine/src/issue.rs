@@ -80,12 +80,7 @@ impl Communicator {
         let given_up = outcome
             .as_ref()
             .is_err_and(|error| error.kind() == ErrorKind::Interrupted);
-        if given_up
-            && !matches!(
-                operation,
-                Operation::Send | Operation::Recv | Operation::Batch
-            )
-        {
+        if given_up && !operation.is_alone() {
             self.abort();
         }
         let outcome = outcome.map_err(|error| self.named(error, operation).sequence(sequence));
@@ -145,6 +140,11 @@ impl Communicator {
         stream: Stream,
     ) -> Result<Pending> {
         let Issued { work, ticket } = self.submit(task, dtype, timeout, mode, stream)?;
+        Ok(self.pending(work, ticket))
+    }
+
+    /// What the client holds of an operation that the group has.
+    pub(crate) fn pending(self: &Arc<Self>, work: Arc<Work>, ticket: Ticket) -> Pending {
         let shared = self.shared().clone();
         let (operation, sequence) = (work.operation(), work.sequence());
         shared.pending.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +155,7 @@ impl Communicator {
             shared.settle(ticket, operation, &outcome);
             shared.pending.fetch_sub(1, Ordering::Release);
         });
-        Ok(Pending::new(self.clone(), work))
+        Pending::new(self.clone(), work)
     }
 
     fn submit(
@@ -240,7 +240,7 @@ impl Communicator {
     }
 
     /// Counts a call; the order is held.
-    fn count(&self, facts: &Facts, sequence: u64) {
+    pub(crate) fn count(&self, facts: &Facts, sequence: u64) {
         let bytes = facts.payload_bytes();
         self.counters().add(facts.operation, bytes);
         tracing::debug!(

@@ -25,6 +25,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod ticks;
+mod window;
 
 pub use backend::Backend;
 pub use communicator::{Communicator, CommunicatorOptions};
@@ -32,3 +33,4 @@ pub use dump::{recorder_dump, recorder_reset};
 pub use ferrocomm_nccl::{allocate_on as allocate_on_gpu, locate as locate_nccl};
 pub use info::engine_info;
 pub use pending::Pending;
+pub use window::Window;

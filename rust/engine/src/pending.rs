@@ -117,10 +117,15 @@ impl Pending {
                 group.cancel(&self.work);
                 Ok(())
             }
+            // Nothing has moved yet; of the others, part may have.
+            Operation::WaitSignal => self
+                .communicator
+                .group()
+                .map(|group| group.cancel(&self.work)),
             _ => Err(self.named(
                 Error::new(
                     ErrorKind::Unsupported,
-                    "a collective cannot be cancelled alone",
+                    "neither a collective nor what moves bytes of a window can be cancelled alone",
                 )
                 .remedy("abort the communicator"),
             )),

@@ -12,6 +12,7 @@ use ferrocomm_core::call::{Collective, Operation, PointToPoint, Source, Task};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
+use ferrocomm_core::window::OneSided;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use crate::ticks::{Scale, Ticks};
@@ -296,7 +297,9 @@ impl Facts {
     /// says more.
     pub(crate) fn payload_bytes(&self) -> usize {
         match self.operation {
-            Operation::Broadcast | Operation::Scatter | Operation::Recv => self.output_bytes,
+            Operation::Broadcast | Operation::Scatter | Operation::Recv | Operation::Get => {
+                self.output_bytes
+            }
             Operation::Batch => self.input_bytes + self.output_bytes,
             Operation::AllReduce
             | Operation::Reduce
@@ -306,7 +309,31 @@ impl Facts {
             | Operation::Gather
             | Operation::Barrier
             | Operation::Send
-            | Operation::Split => self.input_bytes,
+            | Operation::Split
+            | Operation::Put
+            | Operation::PutSignal
+            | Operation::Signal
+            | Operation::WaitSignal
+            | Operation::TensorRegister
+            | Operation::TensorDeregister => self.input_bytes,
+        }
+    }
+
+    /// What is worth noting of an operation on a window.
+    pub(crate) fn of_one_sided(task: &OneSided, dtype: Dtype) -> Self {
+        let bytes = task.region().bytes;
+        let bare = Self::bare(task.operation(), dtype);
+        match *task {
+            OneSided::Put { to, .. } | OneSided::Signal { to } => Self {
+                input_bytes: bytes,
+                other: Other::To(to),
+                ..bare
+            },
+            OneSided::Get { from, .. } | OneSided::WaitSignal { from } => Self {
+                output_bytes: bytes,
+                other: Other::From(Source::Rank(from)),
+                ..bare
+            },
         }
     }
 

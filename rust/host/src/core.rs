@@ -29,6 +29,7 @@ use crate::program::{Limits, Operand, Place, Program, Step};
 use crate::seat::Seat;
 use crate::slab::{Key, Slab};
 use crate::spin::Spin;
+use crate::windows::{Pane, WindowId};
 
 /// Where algorithms change; the same on all ranks.
 pub(crate) const LIMITS: Limits = Limits {
@@ -91,6 +92,11 @@ pub(crate) enum Course {
         fingerprint: Fingerprint,
     },
     Points,
+    /// a signal of a window
+    Awaiting {
+        pane: Arc<Pane>,
+        from: GroupRank,
+    },
 }
 
 /// A call that is not complete.
@@ -137,6 +143,10 @@ pub(crate) struct Core {
     pub(crate) lying: Vec<Arc<Seat>>,
     pub(crate) watches: Vec<Watch>,
     pub(crate) spin: Arc<Spin>,
+    /// open windows
+    pub(crate) windows: HashMap<WindowId, Arc<Pane>>,
+    /// operations that await signals, in order
+    pub(crate) awaiting: Vec<Key>,
     /// scratch memory that no program uses now
     spare: Vec<u8>,
 }
@@ -165,6 +175,8 @@ impl Core {
             lying: Vec::new(),
             watches: Vec::new(),
             spin: Arc::default(),
+            windows: HashMap::new(),
+            awaiting: Vec::new(),
             spare: Vec::new(),
         }
     }
@@ -451,7 +463,7 @@ impl Core {
                 Some(Course::Undecided { .. }) => self.decide(op),
                 Some(Course::Meeting(_)) => drop(self.advance_meeting(op)),
                 Some(Course::Program { .. } | Course::Points) => self.advance(op),
-                None => {}
+                Some(Course::Awaiting { .. }) | None => {}
             }
         }
     }
@@ -589,6 +601,10 @@ impl Core {
             && (self.spare.len()..=MOST_SPARE).contains(&scratch.len())
         {
             self.spare = std::mem::take(scratch);
+        }
+        if let Course::Awaiting { pane, from } = &op.body {
+            pane.leave(*from);
+            self.awaiting.retain(|waiting| *waiting != key);
         }
         if op.mode == Mode::Async {
             self.asynchronous -= 1;

@@ -12,6 +12,7 @@ use ferrocomm_core::ids::{CommId, GroupRank, stable_hash};
 use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
 use ferrocomm_core::store::Store;
+use ferrocomm_core::window::{Registration, Window};
 use ferrocomm_core::work::Work;
 
 use crate::address;
@@ -21,8 +22,9 @@ use crate::endpoint::{Endpoint, TransportChoice};
 use crate::instructions;
 use crate::membership::{Membership, Standing};
 use crate::points::Tried;
-use crate::progress::{Progress, done};
+use crate::progress::Progress;
 use crate::seat::Place;
+use crate::windows::{HostWindow, Site};
 
 /// How long the end of a communicator waits for control messages to leave.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -246,6 +248,7 @@ impl HostGroup {
                 }
             }
             core.closing.retain(|comm| *comm != self.comm);
+            core.close_windows(self.comm);
             core.offers.remove(&self.comm);
             let group = core.groups.remove(&self.comm)?;
             if core.closed.len() == CLOSED {
@@ -269,6 +272,16 @@ impl HostGroup {
 
     pub(crate) fn comm(&self) -> CommId {
         self.comm
+    }
+
+    /// Where its windows are made.
+    pub(crate) fn site(&self) -> Site {
+        Site {
+            progress: self.progress.clone(),
+            comm: self.comm,
+            rank: self.rank,
+            members: self.members.clone(),
+        }
     }
 
     fn idle(&self) -> bool {
@@ -341,20 +354,7 @@ impl Group for HostGroup {
 
     fn wait(&self, work: &Arc<Work>, limit: Option<Duration>) -> Result<()> {
         self.same_process()?;
-        if let Err(error) = self.progress.wait_until(done(work), limit) {
-            // An interrupt ends the wait, not the operation: the caller decides about that.
-            if error.kind() != ErrorKind::Timeout {
-                return Err(error);
-            }
-            self.progress.with(|core| {
-                if let Some(op) = core.op_of(work) {
-                    core.time_out(op, limit);
-                }
-            });
-        }
-        // The work may be completing on another thread this very moment.
-        self.progress.wait_until(done(work), None)?;
-        work.outcome().unwrap_or(Ok(()))
+        self.progress.wait_for(work, limit)
     }
 
     fn cancel(&self, work: &Arc<Work>) {
@@ -407,6 +407,16 @@ impl Group for HostGroup {
             rank,
             members,
         )))
+    }
+
+    fn register(
+        &self,
+        registration: Registration,
+        issued: &mut dyn FnMut(),
+    ) -> Result<Arc<dyn Window>> {
+        self.same_process()?;
+        let window = HostWindow::register(self.site(), registration, issued)?;
+        Ok(Arc::new(window))
     }
 
     fn finalize(&self, timeout: Duration) -> Result<()> {

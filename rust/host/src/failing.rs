@@ -50,6 +50,7 @@ impl Core {
         let error = error.communicator(&group.name).rank(group.rank);
         group.standing = Standing::Failed(error.clone());
         group.unexpected.clear();
+        self.close_windows(comm);
         Some(error)
     }
 
@@ -136,7 +137,7 @@ impl Core {
             Course::Undecided { .. } | Course::Meeting(_) | Course::Program { .. } => {
                 self.fail(comm, error)
             }
-            Course::Points => self.fail_alone(key, error),
+            Course::Points | Course::Awaiting { .. } => self.fail_alone(key, error),
         }
     }
 
@@ -163,7 +164,7 @@ impl Core {
     pub(crate) fn is_collective(&self, key: Key) -> bool {
         self.ops
             .get(key)
-            .is_some_and(|op| !matches!(op.body, Course::Points))
+            .is_some_and(|op| !matches!(op.body, Course::Points | Course::Awaiting { .. }))
     }
 
     /// Whether every other rank of the group is known to be gone.
@@ -184,6 +185,8 @@ impl Core {
 
     /// Communicators that wait for `process` and cannot go on without it.
     pub(crate) fn fail_those_waiting_for(&mut self, process: ProcessId, error: &Error) {
+        // What the dead signalled before they died counts.
+        self.serve_waits();
         let mut victims = Vec::new();
         let mut meeting = Vec::new();
         for (comm, group) in &self.groups {
@@ -203,7 +206,7 @@ impl Core {
                 .sends
                 .iter()
                 .any(|(_, send)| send.comm == *comm && send.to == rank);
-            if waits || sends {
+            if waits || sends || self.awaits(*comm, rank) {
                 victims.push((*comm, rank));
             } else if group.seat().is_some() || matches!(group.seating, Seating::Wanted) {
                 meeting.push((*comm, rank));

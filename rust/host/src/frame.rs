@@ -45,6 +45,12 @@ pub(crate) enum Kind {
     Withdrawn = 8,
     /// the sender's message `transfer` is as if it had never been sent
     TakenBack = 9,
+    /// the payload belongs into window `sequence` of the receiver, from byte `transfer` on
+    Put = 10,
+    /// a signal for window `sequence`
+    Signal = 11,
+    /// the sender's `transfer` awaits `length` bytes of window `sequence`, from `fingerprint.bytes` on
+    Get = 12,
 }
 
 /// What all ranks of a collective must agree on, and both ends of a message.
@@ -194,6 +200,9 @@ impl Header {
             7 => Kind::Verdict,
             8 => Kind::Withdrawn,
             9 => Kind::TakenBack,
+            10 => Kind::Put,
+            11 => Kind::Signal,
+            12 => Kind::Get,
             _ => return Err(garbage()),
         };
         let payload = u32::from_le_bytes(field(bytes, 56));

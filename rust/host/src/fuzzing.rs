@@ -75,7 +75,7 @@ fn same(sent: &Header, expected: &Header) {
 }
 
 fn header_there_and_back(input: &mut Input<'_>) {
-    const KINDS: [Kind; 9] = [
+    const KINDS: [Kind; 12] = [
         Kind::Message,
         Kind::Announce,
         Kind::Grant,
@@ -85,6 +85,9 @@ fn header_there_and_back(input: &mut Input<'_>) {
         Kind::Verdict,
         Kind::Withdrawn,
         Kind::TakenBack,
+        Kind::Put,
+        Kind::Signal,
+        Kind::Get,
     ];
     let kind = KINDS[usize::from(input.byte()) % KINDS.len()];
     let mut header = Header::control(kind, CommId(input.u64()));

@@ -330,6 +330,7 @@ impl Core {
         let seat = self.groups.get(&op.comm).and_then(Membership::seat);
         let missing = match (&mut op.body, seat) {
             (Course::Undecided { .. }, _) => vec![0],
+            (Course::Awaiting { from, .. }, _) => vec![from.index()],
             (Course::Meeting(meeting), Some(seat)) => match seat.try_turn() {
                 Some(turn) => meeting.missing(seat.arena(), seat.me(), &turn),
                 None => Vec::new(),
@@ -387,7 +388,8 @@ impl Core {
             }
         }
         self.lying = seats;
-        let moved = self.step_meetings();
+        self.lie_down_at_windows();
+        let moved = self.step_meetings() | self.serve_waits();
         let closing = self.closing.clone();
         let met = closing.into_iter().any(|comm| self.met(comm));
         let quiet = !moved && !met && self.finished.is_empty() && self.ready.is_empty();
@@ -401,14 +403,19 @@ impl Core {
         for seat in std::mem::take(&mut self.lying) {
             seat.get_up();
         }
+        self.get_up_at_windows();
     }
 
     // ---- the dead
 
-    /// Watches the ranks that meetings have waited for long, and fails those whose ranks are gone.
+    /// Watches the ranks that meetings and signals have waited for long, and fails those whose ranks are gone.
     pub(crate) fn watch_missing(&mut self, now: Instant) {
         let mut index = 0;
-        while let Some(key) = self.meetings.get(index).copied() {
+        let waiting = |core: &Self, index| {
+            let awaiting = core.awaiting.iter();
+            core.meetings.iter().chain(awaiting).nth(index).copied()
+        };
+        while let Some(key) = waiting(self, index) {
             index += 1;
             let Some(op) = self.ops.get(key) else {
                 continue;
@@ -452,9 +459,15 @@ impl Core {
         {
             return;
         }
-        match self.endpoint.watch(&member) {
+        let near = member.machine == self.endpoint.me.machine;
+        let watched = if near {
+            self.endpoint.watch(&member)
+        } else {
+            Ok(Watched::NotByPid)
+        };
+        match watched {
             Ok(Watched::By(watch)) => self.watches.push(watch),
-            // Another pid namespace: its connection tells when it ends.
+            // Another machine or pid namespace: its connection tells when it ends.
             Ok(Watched::NotByPid) => {
                 if let Err(error) = self.link_to(comm, rank) {
                     self.fail(comm, error);

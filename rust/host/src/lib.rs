@@ -47,6 +47,7 @@ mod stream;
 mod sync;
 mod traffic;
 mod views;
+mod windows;
 
 pub use allocator::{allocate, release};
 pub use engine::{GroupOptions, HostEngine, reduction_supported, transports};

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 
 use ferrocomm_core::call::Region;
 use ferrocomm_core::error::Error;
@@ -15,6 +16,7 @@ use ferrocomm_core::ids::ProcessId;
 use crate::frame::{HEADER, Header};
 use crate::slab::Key;
 use crate::stream::Stream;
+use crate::windows::Pane;
 
 /// The payload of an outgoing frame.
 pub(crate) enum Body {
@@ -40,6 +42,8 @@ pub(crate) enum Sink {
     Owned(Vec<u8>),
     /// into the receive, while it lives
     Receive(Key),
+    /// into the window from this byte on, while it is open
+    Window(Arc<Pane>, u64),
     Nowhere,
 }
 

@@ -316,6 +316,32 @@ impl Progress {
         self.drive(&done, limit)
     }
 
+    /// Waits until `work` is complete and returns how it ended. When `limit` passes first it fails with a
+    /// time-out.
+    ///
+    /// # Errors
+    /// How it ended; `Interrupted`, and it goes on.
+    pub(crate) fn wait_for(
+        self: &Arc<Self>,
+        work: &Arc<Work>,
+        limit: Option<Duration>,
+    ) -> Result<()> {
+        if let Err(error) = self.wait_until(done(work), limit) {
+            // An interrupt ends the wait, not the operation: the caller decides about that.
+            if error.kind() != ErrorKind::Timeout {
+                return Err(error);
+            }
+            self.with(|core| {
+                if let Some(op) = core.op_of(work) {
+                    core.time_out(op, limit);
+                }
+            });
+        }
+        // The work may be completing on another thread this very moment.
+        self.wait_until(done(work), None)?;
+        work.outcome().unwrap_or(Ok(()))
+    }
+
     fn drive(self: &Arc<Self>, done: &impl Fn() -> bool, limit: Option<Duration>) -> Result<()> {
         let start = Instant::now();
         let mut spin = self.spin_from(start);

@@ -1,5 +1,5 @@
-//! Reading the memory of another process of this machine: one copy, made by the kernel, straight to
-//! where the bytes belong.
+//! Reading the memory of another process of this machine, and writing it: one copy, made by the kernel,
+//! straight to where the bytes belong.
 //!
 //! It is allowed where the other process belongs to the same user and nothing forbids it (Yama, a
 //! container's filter); whoever wants to rely on it tries it first. Must not know collectives.
@@ -85,22 +85,62 @@ pub(crate) unsafe fn pull(pid: u32, address: u64, to: Region) -> Result<()> {
             )
         };
         match usize::try_from(read) {
-            Ok(0) | Err(_) => return Err(refused(pid, &io::Error::last_os_error())),
+            Ok(0) | Err(_) => return Err(refused(pid, "read", &io::Error::last_os_error())),
             Ok(read) => done += read,
         }
     }
     Ok(())
 }
 
-fn refused(pid: u32, error: &io::Error) -> Error {
+/// Writes `from` to the memory of process `pid` from `address` on.
+///
+/// # Errors
+/// As `pull`.
+///
+/// # Safety
+/// `from` is memory that belongs to the running call.
+pub(crate) unsafe fn push(pid: u32, address: u64, from: Region) -> Result<()> {
+    let mut done = 0;
+    while done < from.bytes {
+        let bytes = (from.bytes - done).min(MOST);
+        let local = libc::iovec {
+            iov_base: (from.address + done) as *mut libc::c_void,
+            iov_len: bytes,
+        };
+        let remote = libc::iovec {
+            iov_base: (address + done as u64) as *mut libc::c_void,
+            iov_len: bytes,
+        };
+        // SAFETY: one entry each; the kernel reads at most `bytes` bytes of `from`, which belongs to the
+        // call, and checks the other process's memory itself.
+        let written = unsafe {
+            libc::process_vm_writev(
+                pid.cast_signed(),
+                &raw const local,
+                1,
+                &raw const remote,
+                1,
+                0,
+            )
+        };
+        match usize::try_from(written) {
+            Ok(0) | Err(_) => return Err(refused(pid, "written", &io::Error::last_os_error())),
+            Ok(written) => done += written,
+        }
+    }
+    Ok(())
+}
+
+fn refused(pid: u32, done: &str, error: &io::Error) -> Error {
     if error.raw_os_error() == Some(libc::ESRCH) {
-        return Error::new(ErrorKind::PeerLost, "a peer died while its memory was read")
+        let what = format!("a peer died while its memory was {done}");
+        return Error::new(ErrorKind::PeerLost, what)
             .got(format_args!("process {pid} is gone"))
             .remedy("look at what the named rank printed before it ended");
     }
     Error::new(
         ErrorKind::Transport,
-        "the memory of another rank could not be read",
+        format!("the memory of another rank could not be {done}"),
     )
     .got(format_args!("process {pid}: {error}"))
     .remedy("set FERROCOMM_DIRECT_READS=off on all ranks")
@@ -145,5 +185,23 @@ mod tests {
         // SAFETY: as above.
         let error = unsafe { pull(std::process::id(), 8, region) }.unwrap_err();
         assert!(error.to_string().contains("FERROCOMM_DIRECT_READS"));
+        from_the_other_side(&from, region);
+        assert_eq!(to, from);
+    }
+
+    /// Writes `from` to `to`, memory of this process, which no longer holds it.
+    fn from_the_other_side(from: &[u8], to: Region) {
+        let source = Region {
+            address: from.as_ptr() as usize,
+            bytes: from.len(),
+        };
+        // SAFETY: both live for the call; nothing else uses them.
+        unsafe {
+            std::ptr::write_bytes(to.address as *mut u8, 0, to.bytes);
+            push(std::process::id(), to.address as u64, source).unwrap();
+        }
+        // SAFETY: as above.
+        let error = unsafe { push(std::process::id(), 8, source) }.unwrap_err();
+        assert!(error.to_string().contains("could not be written"));
     }
 }

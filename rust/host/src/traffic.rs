@@ -59,7 +59,7 @@ impl Core {
 
     /// One round over everything that may have moved; whether anything had.
     pub(crate) fn poll(&mut self) -> bool {
-        let mut moved = self.step_meetings();
+        let mut moved = self.step_meetings() | self.serve_waits();
         for index in 0..self.links.places() {
             let Some(key) = self.links.key_at(index) else {
                 continue;
@@ -244,6 +244,13 @@ impl Core {
                         }
                         Some(_) | None => &mut nowhere[..want.min(8192)],
                     },
+                    Sink::Window(pane, offset) => {
+                        match pane.part(*offset + *got as u64, want as u64) {
+                            // SAFETY: an open window's memory is lent to whoever writes to it.
+                            Some(region) => unsafe { client_bytes_mut(region) },
+                            None => &mut nowhere[..want.min(8192)],
+                        }
+                    }
                     Sink::Nowhere => &mut nowhere[..want.min(8192)],
                 };
                 let count = entry.stream.try_read(into)?;
@@ -271,9 +278,14 @@ impl Core {
             Kind::Message => self.sink_of(key, &header),
             Kind::Data => Sink::Receive(Key::from_bits(header.transfer)),
             Kind::Failure | Kind::Verdict => Sink::Owned(vec![0; header.payload as usize]),
-            Kind::Announce | Kind::Grant | Kind::Query | Kind::Withdrawn | Kind::TakenBack => {
-                Sink::Nowhere
-            }
+            Kind::Put => self.sink_of_put(key, &header),
+            Kind::Announce
+            | Kind::Grant
+            | Kind::Query
+            | Kind::Withdrawn
+            | Kind::TakenBack
+            | Kind::Signal
+            | Kind::Get => Sink::Nowhere,
         };
         let next = if header.payload == 0 {
             self.arrived(key, &header, sink);
@@ -388,7 +400,9 @@ impl Core {
             }
             (Kind::Query, _) => self.asked(key, header),
             (Kind::Verdict, Sink::Owned(awaited)) => self.answered(key, header, &awaited),
-            (Kind::Message | Kind::Data | Kind::Failure | Kind::Verdict, _) => {}
+            (Kind::Signal, _) => self.signalled(key, header),
+            (Kind::Get, _) => self.answer_get(key, header),
+            (Kind::Message | Kind::Data | Kind::Failure | Kind::Verdict | Kind::Put, _) => {}
         }
     }
 

@@ -54,13 +54,7 @@ impl Views {
     /// Reads the table of `who` again: unmaps what is gone, maps what is new. `None` when it cannot be
     /// read.
     fn refresh(&mut self, who: Readable) -> Option<()> {
-        let mut words = Box::new([0_u64; WORDS]);
-        let to = Region {
-            address: words.as_mut_ptr() as usize,
-            bytes: size_of_val(&*words),
-        };
-        // SAFETY: the words live for the call.
-        unsafe { pulling::pull(who.pid, who.segments, to) }.ok()?;
+        let words = table_of(who)?;
         let mut kept = Vec::new();
         for announced in Announced::all(&words) {
             let known = self.views.iter().position(|view| view.of == announced);
@@ -72,6 +66,49 @@ impl Views {
         }
         self.views = kept;
         Some(())
+    }
+}
+
+/// The table of a process, as it is now.
+fn table_of(who: Readable) -> Option<Box<[u64; WORDS]>> {
+    let mut words = Box::new([0_u64; WORDS]);
+    let to = Region {
+        address: words.as_mut_ptr() as usize,
+        bytes: size_of_val(&*words),
+    };
+    // SAFETY: the words live for the call.
+    unsafe { pulling::pull(who.pid, who.segments, to) }.ok()?;
+    Some(words)
+}
+
+/// A stretch of a segment of another process, mapped here as long as the value lives, whatever becomes
+/// of the segment.
+pub(crate) struct Mapped {
+    memory: Memory,
+    offset: usize,
+    bytes: usize,
+}
+
+impl Mapped {
+    /// The `bytes` bytes of `who` from `address` on; `None` when they lie in no segment that can be
+    /// mapped.
+    pub(crate) fn find(who: Readable, address: u64, bytes: usize) -> Option<Self> {
+        let words = table_of(who)?;
+        let (announced, offset) = Announced::all(&words).find_map(|announced| {
+            let offset = address.checked_sub(announced.start)?;
+            let end = offset.checked_add(bytes as u64)?;
+            (offset >= HEADER as u64 && end <= announced.bytes).then_some((announced, offset))
+        })?;
+        Some(Self {
+            memory: open(who.pid, announced)?.memory,
+            offset: usize::try_from(offset).ok()?,
+            bytes,
+        })
+    }
+
+    /// Where it lies here.
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        self.memory.pointer(self.offset, self.bytes)
     }
 }
 
@@ -129,6 +166,23 @@ mod tests {
         assert!(segments::version() > before);
         views.find(who, segments::version(), 8, 8);
         assert!(views.views.iter().all(|view| view.of.mark != gone.mark));
+    }
+
+    #[test]
+    fn a_stretch_stays_mapped_when_its_segment_is_gone() {
+        let who = Readable::own();
+        let segment = Segment::create(8192, &Budget::of_machine()).unwrap();
+        let address = segment.start() as u64 + 5000;
+        assert!(Mapped::find(who, address, 3193).is_none());
+        assert!(Mapped::find(who, segment.start() as u64, 8).is_none());
+        let mapped = Mapped::find(who, address, 3192).unwrap();
+        // SAFETY: inside the segment and its other mapping, which nobody else uses.
+        unsafe {
+            mapped.pointer().write(78);
+            assert_eq!((address as *const u8).read(), 78);
+            drop(segment);
+            assert_eq!(mapped.pointer().read(), 0);
+        }
     }
 
     #[test]
