@@ -143,6 +143,16 @@ def test_what_a_communicator_holds_is_given_up_and_kept_as_it_says(program: str)
 
 
 @ours_alone
+@pytest.mark.parametrize(
+    ("program", "ranks"),
+    [("everything", 3), ("through_torch_distributed", 2), ("apart", 2), ("unfit", 2), ("late", 2)],
+)
+def test_windows(program: str, ranks: int, tmp_path: Path) -> None:
+    for rank in run("window_ranks.py", program, ranks=ranks, FC_FOLDER=str(tmp_path)):
+        assert "DONE" in rank.output, rank.output
+
+
+@ours_alone
 def test_an_nccl_that_cannot_be_suspended_says_so(tmp_path: Path) -> None:
     old = sim.older((2, 29, 2), folder() / "libnccl.so.2", tmp_path / "libnccl.so.2")
     for rank in run("failing.py", "no_suspension", ranks=2, **old):

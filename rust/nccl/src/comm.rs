@@ -14,12 +14,13 @@ use ferrocomm_nccl_sys::symbol;
 use crate::capture::{Captured, LastCaptured, keep_in};
 use crate::driver::{self, Event, OwnStream, Relaxed, Token, driver};
 use crate::events::{Events, Pooled};
-use crate::flights::{Flight, Flights};
+use crate::flights::Flight;
 use crate::handle::Handle;
 use crate::issuing::{is_harmless, put};
 use crate::joining::Seat;
 use crate::plan::{Place, plan};
 use crate::resources::Registrations;
+use crate::traffic::Traffic;
 use crate::watchdog::{Watchdog, Watched};
 
 /// How long giving up a communicator waits for a thread that is in a call of it.
@@ -58,7 +59,7 @@ pub(crate) struct Core {
     pub(crate) events: Arc<Events>,
     pub(crate) native_all_to_all: bool,
     pub(crate) issuing: Mutex<Issuing>,
-    pub(crate) flights: Flights,
+    pub(crate) flights: Traffic,
     pub(crate) captured: Mutex<Vec<Captured>>,
     pub(crate) standing: Mutex<Standing>,
     pub(crate) registrations: Mutex<Registrations>,
@@ -91,7 +92,7 @@ impl Core {
             }),
             events,
             native_all_to_all: symbol!(seat.nccl, ncclAlltoAll).is_ok(),
-            flights: Flights::default(),
+            flights: Traffic::default(),
             captured: Mutex::default(),
             standing: Mutex::default(),
             registrations: Mutex::default(),

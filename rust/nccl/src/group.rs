@@ -9,6 +9,7 @@ use ferrocomm_core::call::{Call, Region, Stream};
 use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::group::{Group, MemoryUse};
 use ferrocomm_core::ids::GroupRank;
+use ferrocomm_core::window::{Registration, Window};
 use ferrocomm_core::work::Work;
 use ferrocomm_core::{Error, ErrorKind, Result, interrupt};
 use ferrocomm_nccl_sys::sys::{NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclResult_t};
@@ -21,6 +22,7 @@ use crate::errors;
 use crate::handle::{Comm, Handle, finished};
 use crate::issuing::is_harmless;
 use crate::joining::{Config, Seat, Slot, int};
+use crate::windows::NcclWindow;
 
 /// The communicator as the layer above has it.
 pub(crate) struct NcclGroup(Arc<Core>);
@@ -294,6 +296,22 @@ impl Group for NcclGroup {
 
     fn transport(&self) -> String {
         "nccl".into()
+    }
+
+    fn register(
+        &self,
+        registration: Registration,
+        issued: &mut dyn FnMut(),
+    ) -> Result<Arc<dyn Window>> {
+        let window = NcclWindow::register(&self.0, registration);
+        issued();
+        window
+            .inspect_err(|error| {
+                if !is_harmless(error) && error.kind() != ErrorKind::State {
+                    self.0.fail(error.clone());
+                }
+            })
+            .map(|window| window as Arc<dyn Window>)
     }
 
     fn register_memory(&self, memory: Region) -> Result<()> {

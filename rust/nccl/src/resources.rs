@@ -32,7 +32,7 @@ pub(crate) struct Registrations(HashMap<usize, Known>);
 impl Core {
     /// Makes a call of NCCL's on the communicator, with the watchdog's eye on it. The caller holds
     /// the issuing lock.
-    fn call(
+    pub(crate) fn call(
         &self,
         name: &'static str,
         call: impl FnOnce(ncclComm_t) -> Result<ncclResult_t>,
