@@ -126,13 +126,19 @@ void BackendWrapper::unregisterCompletionHook(int64_t hook_id) {
 
 template <typename Opts>
 CallOptions BackendWrapper::call_of(const Opts& opts) {
-  CallOptions call;
+  CallOptions call = own_call();
   if (opts.timeout != c10d::kUnsetTimeout) call.timeout = opts.timeout;
   call.async = opts.asyncOp;
   if (auto batch = coalescing()) {
     call.async = true;
     call.group = batch->group();
   }
+  return call;
+}
+
+CallOptions BackendWrapper::own_call() const {
+  CallOptions call;
+  call.backend = this;
   return call;
 }
 
@@ -299,7 +305,7 @@ BackendWrapper::BaseWork BackendWrapper::send(Tensors& tensors, int peer, int ta
   const auto& tensor = only("send", "tensor list", tensors);
   const uint32_t checked = checked_tag("send", tag);
   if (auto batch = coalescing()) return batch->send(tensor, peer, checked);
-  return comm_->send(tensor, peer, checked, {});
+  return comm_->send(tensor, peer, checked, own_call());
 }
 
 BackendWrapper::BaseWork BackendWrapper::recv(Tensors& tensors, int peer, int tag) {
@@ -311,14 +317,14 @@ BackendWrapper::BaseWork BackendWrapper::recv(Tensors& tensors, int peer, int ta
                                         "0 to " + std::to_string(getSize() - 1), ""});
   }
   if (auto batch = coalescing()) return batch->recv(tensor, peer, checked);
-  return comm_->recv(tensor, peer, checked, {});
+  return comm_->recv(tensor, peer, checked, own_call());
 }
 
 BackendWrapper::BaseWork BackendWrapper::recvAnysource(Tensors& tensors, int tag) {
   const auto& tensor = only("recv", "tensor list", tensors);
   const uint32_t checked = checked_tag("recv", tag);
   if (auto batch = coalescing()) return batch->recv(tensor, FC_ANY_SOURCE, checked);
-  return comm_->recv(tensor, FC_ANY_SOURCE, checked, {});
+  return comm_->recv(tensor, FC_ANY_SOURCE, checked, own_call());
 }
 
 // ---- coalescing: sends and receives become one batch, collectives join its work
@@ -353,7 +359,7 @@ BackendWrapper::BaseWork BackendWrapper::endCoalescing() {
     coalescing_.erase(std::this_thread::get_id());
     coalescing_count_ = static_cast<int>(coalescing_.size());
   }
-  return batch->issue({});
+  return batch->issue(own_call());
 }
 
 }  // namespace ferrocomm

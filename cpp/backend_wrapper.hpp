@@ -50,6 +50,13 @@ class BackendWrapper : public c10d::Backend {
   void unregisterCompletionHook(int64_t hook_id) override;
 #endif
   void shutdown() override { comm_->finalize(); }
+#if TORCH_VERSION_MINOR >= 12
+  void suspend() override { comm_->suspend(); }
+  void resume() override { comm_->resume(); }
+  std::unordered_map<std::string, uint64_t> getMemoryStats() override {
+    return comm_->memory_stats();
+  }
+#endif
   /// Null on a rank outside `ranks`; the store only tells one split from another.
   c10::intrusive_ptr<c10d::Backend> split(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
@@ -107,6 +114,8 @@ class BackendWrapper : public c10d::Backend {
  private:
   template <typename Opts>
   CallOptions call_of(const Opts& opts);
+  /// Of a call that has no options of torch's.
+  CallOptions own_call() const;
   std::shared_ptr<Batch> coalescing();
   const at::Tensor& only(const char* operation, const char* argument, const Tensors& tensors);
   const Tensors& only_list(const char* operation, const char* argument, const TensorLists& lists);

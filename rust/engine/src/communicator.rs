@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use ferrocomm_core::call::Operation;
+use ferrocomm_core::call::{Operation, Region};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::group::Group;
 use ferrocomm_core::ids::GroupRank;
@@ -327,7 +327,9 @@ impl Communicator {
     pub(crate) fn inherit_registered(&self, before: &Self) {
         let group = self.group_if_joined();
         for (address, bytes) in self.registered.take_over(&before.registered) {
-            let prepared = group.as_ref().map(|group| group.register(address, bytes));
+            let prepared = group
+                .as_ref()
+                .map(|group| group.register_memory(Region { address, bytes }));
             if let Some(Err(error)) = prepared {
                 tracing::warn!(%error, address, bytes, "memory is not prepared any more");
             }
