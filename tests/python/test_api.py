@@ -42,7 +42,8 @@ def arguments(function: object) -> list[str]:
     try:
         names = list(inspect.signature(function).parameters)
     except ValueError:
-        lines = (function.__doc__ or "").splitlines()
+        made = function.__init__ if isinstance(function, type) else function
+        lines = (made.__doc__ or "").splitlines()
         first = next(line for line in lines if ") ->" in line)
         inner = first[first.index("(") + 1 : first.rindex(") ->")]
         names = re.findall(r"(?:^|, )(\w+): ", inner)
