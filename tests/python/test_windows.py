@@ -26,7 +26,9 @@ WAYS = [
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(("memory", "env", "access"), WAYS)
 def test_windows_of_every_kind(job, memory, env, access, size):
-    found = job(windows.everything, size, Place(memory=memory), ROUNDS, env=env)
+    # Ranks that share cores take long over messages within the machine, which few jobs need.
+    rounds = ROUNDS if "FERROCOMM_DIRECT_READS" not in env else ROUNDS // 5
+    found = job(windows.everything, size, Place(memory=memory), rounds, env=env)
     assert found == [f"WIN_ACCESS_TYPE_{access}"] * size
 
 
