@@ -1,5 +1,7 @@
 #include "backend_wrapper.hpp"
 
+#include <algorithm>
+
 #include "reconfigure.hpp"
 #include "window.hpp"
 
@@ -22,13 +24,26 @@ c10d::ErrorType BackendWrapper::getError() {
 }
 
 c10::intrusive_ptr<c10d::Backend> BackendWrapper::split(
-    const c10::intrusive_ptr<c10d::Store>& /*store*/, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  const bool aside = std::find(ranks.begin(), ranks.end(), getRank()) == ranks.end();
+  if (aside && stood_aside_for(store)) return nullptr;
   const std::string name = opts ? opts->group_name : std::string();
   const auto timeout = opts ? opts->timeout : comm_->timeout();
   auto part = comm_->split(ranks, name == comm_->name() ? std::string() : name, timeout);
   if (!part) return nullptr;
   return c10::make_intrusive<BackendWrapper>(std::move(part));
+}
+
+// torch asks a rank that stays outside once for each device type that this backend serves, and a
+// member once. A split is counted alike on all ranks; the calls of one have their store in common.
+bool BackendWrapper::stood_aside_for(const c10::intrusive_ptr<c10d::Store>& store) {
+  std::lock_guard<std::mutex> lock(aside_mutex_);
+  // A weak reference keeps the place taken, so no later store can be there.
+  const bool again = store && aside_for_ && aside_for_->_unsafe_get_target() == store.get();
+  aside_for_.reset();
+  if (store) aside_for_.emplace(store);
+  return again;
 }
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
@@ -198,6 +213,7 @@ BackendWrapper::BaseWork BackendWrapper::allgather_coalesced(TensorLists& output
     }
   }
   Operation operation(*comm_, c10d::OpType::ALLGATHER_COALESCED, site.operation, call_of(opts));
+  operation.begin(inputs);
   CallOptions call = call_of(opts);
   call.async = true;
   call.group = operation.state();

@@ -104,10 +104,8 @@ def _flatten_with_comm(
 
 
 def _collapsed(layout: Any) -> Any:
-    """One dimension made of all those of `layout`, in the form of the running torch."""
-    if hasattr(layout, "collapse"):
-        return type(layout)([layout.collapse()])
-    return layout.coalesce()  # torch 2.14
+    """One dimension made of all those of `layout`."""
+    return type(layout)([layout.collapse()])
 
 
 def _check(comms: list[TorchComm], names: tuple[str, ...]) -> None:

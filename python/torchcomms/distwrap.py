@@ -478,7 +478,9 @@ def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
     for op, comm in zip(ops, comms, strict=True):
         if comm is None:
             continue
-        batch = batches.setdefault(id(comm), comm.batch_op_create())
+        if id(comm) not in batches:
+            batches[id(comm)] = comm.batch_op_create()
+        batch = batches[id(comm)]
         (batch.send if op.sends else batch.recv)(op.tensor, op.group_peer)
     return [batch.issue(async_op=True) for batch in batches.values()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from datetime import timedelta
 from typing import Any
 
@@ -162,6 +163,19 @@ def same(left: Any, right: Any) -> bool:
 def test_the_surface_gives_what_torch_gives(job):
     ours, stock = job(compared, 3, True), job(compared, 3, False)
     assert all(map(same, ours, stock))
+
+
+PASSED_ON = {"init_process_group", "new_group", "split_group", "barrier"}
+
+
+@pytest.mark.parametrize("name", sorted(set(distwrap.__all__) - PASSED_ON))
+def test_arguments_are_those_of_torch(name):
+    theirs = getattr(torch.distributed, name, None)
+    if theirs is None:
+        assert name == "get_torchcomms_instance"
+        return
+    ours = inspect.signature(getattr(distwrap, name)).parameters
+    assert list(ours) == list(inspect.signature(theirs).parameters)
 
 
 def without(me: Rank) -> None:

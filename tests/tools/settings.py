@@ -280,8 +280,8 @@ HINTS: tuple[Setting, ...] = (
         ("eager",),
         "`new_comm`, `fc_comm_create`, `reconfigure`",
         (
-            "connect to all ranks when the communicator is made or has new members, and not when "
-            "data is first exchanged; `false` and `0` turn it off"
+            "connect to all ranks when the communicator is made or has new members, and not "
+            "when data is first exchanged; `false` and `0` turn it off"
         ),
     ),
 )

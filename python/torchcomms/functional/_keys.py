@@ -97,7 +97,7 @@ def _name(op: ReduceOp) -> str:
 
 @functools.cache
 def compile_support() -> bool:
-    """Whether the running torch lets a graph use objects of a class of ours (from 2.15 on)."""
+    """Whether the running torch lets a graph use objects of a class of ours."""
     try:
         from torch._library import opaque_object
     except ImportError:

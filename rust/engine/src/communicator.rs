@@ -72,7 +72,7 @@ pub struct Communicator {
     pub(crate) parts: AtomicU64,
     group: OnceLock<Arc<dyn Group>>,
     counters: Counters,
-    registered: Registered,
+    pub(crate) registered: Registered,
 }
 
 impl Shared {
@@ -125,7 +125,7 @@ impl Shared {
         self.named_as(error, operation.name())
     }
 
-    fn named_as(&self, error: Error, doing: &'static str) -> Error {
+    pub(crate) fn named_as(&self, error: Error, doing: &'static str) -> Error {
         error
             .communicator(&self.label.name)
             .rank(self.label.rank)
@@ -503,36 +503,6 @@ impl Communicator {
     /// the client ends itself it is not told.
     pub fn set_abort_hook(&self, hook: Option<AbortHook>) {
         self.shared.abort_hook.set(hook);
-    }
-
-    /// Prepares `bytes` bytes of the client's at `address` for operations.
-    ///
-    /// # Errors
-    /// `InvalidArgument`; whatever keeps the engine from it, and then nothing is registered.
-    pub fn register(&self, address: usize, bytes: usize) -> Result<()> {
-        let group = self.group()?;
-        self.admit()?;
-        self.registered
-            .add(address, bytes)
-            .and_then(|()| {
-                group
-                    .register(address, bytes)
-                    .or_else(|error| self.registered.remove(address).and(Err(error)))
-            })
-            .map_err(|error| self.shared.named_as(error, "register"))
-    }
-
-    /// Takes that back.
-    ///
-    /// # Errors
-    /// `InvalidArgument` when nothing was registered there.
-    pub fn deregister(&self, address: usize) -> Result<()> {
-        self.check_process()?;
-        let group = self.group.get();
-        self.registered
-            .remove(address)
-            .and_then(|()| group.map_or(Ok(()), |group| group.deregister(address)))
-            .map_err(|error| self.shared.named_as(error, "deregister"))
     }
 
     /// For whoever gives up the communicator: aborts what is still pending.

@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ferrocomm_core::{Error, ErrorKind, Result};
 
+use crate::communicator::Communicator;
+
 /// Bytes by address.
 #[derive(Default)]
 pub(crate) struct Registered(Mutex<BTreeMap<usize, usize>>);
@@ -59,6 +61,37 @@ impl Registered {
                 .got(format!("{address:#x}"))
                 .expected("the start of memory that was registered with this communicator")
         })
+    }
+}
+
+impl Communicator {
+    /// Prepares `bytes` bytes of the client's at `address` for operations.
+    ///
+    /// # Errors
+    /// `InvalidArgument`; whatever keeps the engine from it, and then nothing is registered.
+    pub fn register(&self, address: usize, bytes: usize) -> Result<()> {
+        let group = self.group()?;
+        self.admit()?;
+        self.registered
+            .add(address, bytes)
+            .and_then(|()| {
+                group
+                    .register(address, bytes)
+                    .or_else(|error| self.registered.remove(address).and(Err(error)))
+            })
+            .map_err(|error| self.shared().named_as(error, "register"))
+    }
+
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when nothing was registered there.
+    pub fn deregister(&self, address: usize) -> Result<()> {
+        let group = self.group()?;
+        self.registered
+            .remove(address)
+            .and_then(|()| group.deregister(address))
+            .map_err(|error| self.shared().named_as(error, "deregister"))
     }
 }
 
