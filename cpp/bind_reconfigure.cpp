@@ -21,7 +21,12 @@ std::string describe(const ReconfigureOptions& options) {
 
 void bind_reconfigure(py::module_& module) {
   using Options = ReconfigureOptions;
-  py::class_<Options>(module, "ReconfigureOptions")
+  // Its signature first, as the functions of this module have it.
+  py::class_<Options>(module, "ReconfigureOptions",
+                      "ReconfigureOptions(uuid: int, init_handles: list[str] | set[str], "
+                      "timeout: datetime.timedelta | None = None, "
+                      "hints: dict[str, str] | None = None) -> ReconfigureOptions\n\n"
+                      "The arguments of TorchComm.reconfigure; the same on all members.")
       .def(py::init(
                [](int64_t uuid, InitHandles handles, const Timeout& timeout, const Hints& hints) {
                  return Options{uuid, std::move(handles), timeout, hints};
@@ -39,18 +44,18 @@ void define_reconfigure(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm)
   comm.def("get_init_handle", init_handle)
       .def(
           "reconfigure",
-          [](const TorchComm& self, const ReconfigureOptions& options) {
-            return TorchWork{reconfigure(self, options)};
-          },
-          py::arg("options"))
-      .def(
-          "reconfigure",
           [](const TorchComm& self, int64_t uuid, InitHandles handles, const Timeout& timeout,
              const Hints& hints) {
             return TorchWork{reconfigure(self, {uuid, std::move(handles), timeout, hints})};
           },
           py::arg("uuid"), py::arg("init_handles"), py::arg("timeout") = py::none(),
-          py::arg("hints") = py::none());
+          py::arg("hints") = py::none())
+      .def(
+          "reconfigure",
+          [](const TorchComm& self, const ReconfigureOptions& options) {
+            return TorchWork{reconfigure(self, options)};
+          },
+          py::arg("options"));
 }
 
 }  // namespace ferrocomm
