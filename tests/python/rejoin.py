@@ -245,10 +245,10 @@ class Job:
         rest = rest[number % 2 :] + rest[: number % 2]
         self.ranks = self.regroup(rest, ordered=True)
         self.compute(elements)
+        survivors = list(self.ranks)
         fresh = self.start()
-        order = [*self.ranks, fresh]
+        order = [*survivors, fresh]
         if number % 5 == 4:
-            survivors = list(self.ranks)
             self.ranks = self.regroup([fresh, *survivors], ordered=False)
             assert self.ranks[:2] == survivors, "those that were there come first"
         else:
@@ -291,15 +291,21 @@ def run(rounds: int, transport: str) -> dict[str, Any]:
     finally:
         for process in job.ranks:
             process.end()
-    early = counts[min(SETTLED, rounds // 2) - 1]
+    # A link has one stream or two, by who dialled, and the dead are forgotten once noticed:
+    # the least of the later rounds must not be more than the most of the earlier ones was.
+    settled = min(SETTLED, rounds // 2)
     return {
         "rounds": rounds,
         "transport": transport,
         "seconds": round(time.monotonic() - begun, 1),
         "requests": requests,
-        "early": early,
-        "late": counts[-1],
+        "early": _over(max, counts[:settled]),
+        "late": _over(min, counts[-settled:]),
     }
+
+
+def _over(choose: Any, counts: list[dict[str, int]]) -> dict[str, int]:
+    return {name: choose(count[name] for count in counts) for name in counts[0]}
 
 
 def check(seen: dict[str, Any]) -> None:
@@ -307,7 +313,7 @@ def check(seen: dict[str, Any]) -> None:
     early, late = seen["early"], seen["late"]
     assert seen["requests"] == 0, seen
     assert late["descriptors"] <= early["descriptors"], seen
-    assert late["maps"] <= early["maps"] + 4, seen
+    assert late["maps"] <= early["maps"], seen
     assert late["memory"] <= early["memory"] + MEMORY, seen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 
@@ -209,7 +210,7 @@ def absent(me: Rank) -> None:
         if me.rank != missing:
             begun = time.monotonic()
             with pytest.raises(RuntimeError, match="did not come") as caught:
-                comm.reconfigure(uuid, handles, timeout=timedelta(seconds=1)).wait()
+                comm.reconfigure(uuid, handles, timeout=timedelta(seconds=0.4)).wait()
             text = str(caught.value)
             assert f"position {missing}, {handles[missing][:28]}" in text, text
             assert "time-out" in text, text
@@ -255,8 +256,8 @@ def absent(me: Rank) -> None:
     comm.finalize()
 
 
-def test_who_does_not_come_is_named_and_all_may_try_again(job_over):
-    job_over(absent, 3)
+def test_who_does_not_come_is_named_and_all_may_try_again(job):
+    job(absent, 3)
 
 
 def through_torch(me: Rank) -> None:
@@ -286,6 +287,33 @@ def through_torch(me: Rank) -> None:
 )
 def test_through_torch_distributed(job):
     job(through_torch, 3)
+
+
+def inherited(me: Rank) -> None:
+    comm = elastic()
+    handle = comm.get_init_handle()
+    comm.reconfigure(1, [handle]).wait()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for call in (comm.get_init_handle, lambda: comm.reconfigure(2, [handle])):
+                with pytest.raises(RuntimeError, match="fork"):
+                    call()
+            own = elastic("own")
+            own.reconfigure(1, [own.get_init_handle()]).wait()
+            works(own, 0, 1)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    works(comm, 0, 1)
+    comm.reconfigure(2, [handle]).wait()
+    works(comm, 0, 1)
+
+
+def test_a_child_of_its_process_cannot_use_it(job):
+    job(inherited, 1)
 
 
 def fixed_members(me: Rank) -> None:

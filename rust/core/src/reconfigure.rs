@@ -54,6 +54,12 @@ pub trait Presence: Send + Sync {
         previous: Option<Arc<dyn Group>>,
     ) -> Result<Arc<dyn Reconfiguration>>;
 
+    /// Tells the other members of `handles` that this one will not come, since it has seen `uuid`
+    /// before. Waits for nobody.
+    fn refuse(&self, uuid: i64, handles: &Handles) {
+        let _nobody_is_told = (uuid, handles);
+    }
+
     /// Ends the presence: its handle leads nowhere any more. Idempotent.
     fn leave(&self);
 }

@@ -108,7 +108,7 @@ impl Shared {
     }
 
     /// Tells the client's hook, once no lock is held.
-    fn tell_failure(&self, cause: Error) {
+    pub(crate) fn tell_failure(&self, cause: Error) {
         if let Some(hook) = self.abort_hook.get() {
             deferred::run(move || hook(&cause, Ending::Communicator));
         }
@@ -174,6 +174,8 @@ pub(crate) struct Place {
     rank: GroupRank,
     size: usize,
     timeout: Duration,
+    /// the client's, who set it once
+    abort_hook: Option<AbortHook>,
 }
 
 impl Place {
@@ -189,12 +191,8 @@ impl Place {
             rank,
             size,
             timeout: positive(options.timeout.unwrap_or(DEFAULT_TIMEOUT))?,
+            abort_hook: None,
         })
-    }
-
-    pub(crate) fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
     }
 
     /// A communicator without members.
@@ -207,7 +205,9 @@ impl Place {
             size: self.size,
             members: None,
         };
-        Communicator::unconfigured(self.backend, label, self.timeout)
+        let communicator = Communicator::unconfigured(self.backend, label, self.timeout);
+        communicator.set_abort_hook(self.abort_hook.clone());
+        communicator
     }
 
     /// One of `group`.
@@ -216,9 +216,12 @@ impl Place {
         self.vacant().joined(group)
     }
 
-    pub(crate) fn failed(&self, cause: Error) -> Arc<Communicator> {
+    /// One that has failed. The hook is not told.
+    pub(crate) fn failed(mut self, cause: Error) -> Arc<Communicator> {
+        let hook = self.abort_hook.take();
         let communicator = self.vacant();
         communicator.shared.apply(Event::Failure(cause));
+        communicator.set_abort_hook(hook);
         communicator
     }
 
@@ -316,6 +319,18 @@ impl Communicator {
             rank: self.rank(),
             size: self.size(),
             timeout: self.timeout(),
+            abort_hook: self.shared.abort_hook.get(),
+        }
+    }
+
+    /// Takes over the client's memory that `before` was told of, which is ending.
+    pub(crate) fn inherit_registered(&self, before: &Self) {
+        let group = self.group_if_joined();
+        for (address, bytes) in self.registered.take_over(&before.registered) {
+            let prepared = group.as_ref().map(|group| group.register(address, bytes));
+            if let Some(Err(error)) = prepared {
+                tracing::warn!(%error, address, bytes, "memory is not prepared any more");
+            }
         }
     }
 
@@ -336,6 +351,8 @@ impl Communicator {
             ErrorKind::State,
             "the communicator was reconfigured since this was made",
         );
+        // Nothing went wrong that the client has to be told of.
+        self.shared.abort_hook.set(None);
         self.shared.apply(Event::Failure(cause));
     }
 
@@ -510,10 +527,11 @@ impl Communicator {
     /// # Errors
     /// `InvalidArgument` when nothing was registered there.
     pub fn deregister(&self, address: usize) -> Result<()> {
-        let group = self.group()?;
+        self.check_process()?;
+        let group = self.group.get();
         self.registered
             .remove(address)
-            .and_then(|()| group.deregister(address))
+            .and_then(|()| group.map_or(Ok(()), |group| group.deregister(address)))
             .map_err(|error| self.shared.named_as(error, "deregister"))
     }
 

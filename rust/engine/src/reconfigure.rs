@@ -26,6 +26,9 @@ use crate::process::generation;
 
 const DOING: &str = "reconfigure";
 
+/// Wishes for the engine, by name.
+type Hints = Vec<(String, String)>;
+
 /// What the next group is to be.
 #[derive(Clone, Debug)]
 pub struct ReconfigureOptions {
@@ -59,7 +62,7 @@ struct Now {
     /// whether there has been a group
     configured: bool,
     used: BTreeSet<i64>,
-    hints: Vec<(String, String)>,
+    hints: Hints,
 }
 
 /// A communicator whose members change. Any thread may use it.
@@ -86,7 +89,7 @@ impl Reconfigurable {
     pub(crate) fn of_presence(
         place: Place,
         presence: Arc<dyn Presence>,
-        hints: Vec<(String, String)>,
+        hints: Hints,
     ) -> Arc<Self> {
         Arc::new(Self {
             name: place.name.clone(),
@@ -164,7 +167,11 @@ impl Reconfigurable {
             timeout,
             hints,
         } = options;
-        let (old, hints) = self.begin(uuid, hints)?;
+        let (old, hints) = self.begin(uuid, hints).inspect_err(|error| {
+            if error.kind() == ErrorKind::InvalidArgument {
+                self.presence.refuse(uuid, &handles);
+            }
+        })?;
         let request = Request {
             uuid,
             handles,
@@ -178,8 +185,10 @@ impl Reconfigurable {
             .presence
             .reconfigure(request, old.group_if_joined())
             .inspect_err(|_| self.change().stage = Stage::Settled)?;
+        let place = old.place();
         old.supersede();
-        let meeting = old.place().vacant();
+        let meeting = place.vacant();
+        meeting.inherit_registered(&old);
         meeting.attach(Arc::new(Gathering(begun.clone())));
         let work = Arc::new(Work::new(Operation::Reconfigure, 0));
         let given_up = {
@@ -197,7 +206,8 @@ impl Reconfigurable {
         };
         let (this, whole, met) = (self.clone(), work.clone(), begun.clone());
         begun.work().on_complete(move |outcome| {
-            let outcome = this.settle(&old, outcome.clone().and_then(|()| met.group()));
+            let outcome = this.settle(outcome.clone().and_then(|()| met.group()));
+            drop(old);
             whole.run(whole.complete(outcome));
         });
         if given_up {
@@ -207,11 +217,7 @@ impl Reconfigurable {
     }
 
     /// Takes the right to reconfigure; the communicator so far, and all hints.
-    fn begin(
-        &self,
-        uuid: i64,
-        hints: Vec<(String, String)>,
-    ) -> Result<(Arc<Communicator>, Vec<(String, String)>)> {
+    fn begin(&self, uuid: i64, hints: Hints) -> Result<(Arc<Communicator>, Hints)> {
         let mut now = self.change();
         if now.communicator.is_finalized() {
             return Err(finalized());
@@ -237,11 +243,11 @@ impl Reconfigurable {
     }
 
     /// Puts the outcome in the place of the communicator so far.
-    fn settle(&self, old: &Communicator, outcome: Result<Arc<dyn Group>>) -> Result<()> {
+    fn settle(&self, outcome: Result<Arc<dyn Group>>) -> Result<()> {
         let outcome = outcome.map_err(|error| self.named(error, DOING));
         let mut now = self.change();
-        // A time-out that was set meanwhile is for what comes next, too.
-        let place = old.place().timeout(now.communicator.timeout());
+        // What was set meanwhile is for what comes next, too.
+        let place = now.communicator.place();
         let given_up = matches!(mem::replace(&mut now.stage, Stage::Settled), Stage::GivenUp);
         let outcome = match outcome {
             Ok(group) if given_up => {
@@ -250,13 +256,21 @@ impl Reconfigurable {
             }
             outcome => outcome,
         };
-        now.communicator = match &outcome {
+        let next = match &outcome {
             Ok(group) => place.occupied(group.clone()),
             Err(_) if given_up => place.aborted(),
             Err(error) if now.configured => place.failed(error.clone()),
             Err(_) => place.vacant(),
         };
+        next.inherit_registered(&now.communicator);
+        let before = mem::replace(&mut now.communicator, next.clone());
         now.configured |= outcome.is_ok();
+        drop(now);
+        drop(before);
+        // With no lock held: it is the client's.
+        if let Some(cause) = next.failure() {
+            next.shared().tell_failure(cause);
+        }
         outcome.map(drop)
     }
 

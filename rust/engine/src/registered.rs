@@ -42,6 +42,13 @@ impl Registered {
         Ok(())
     }
 
+    /// Takes over what `other` has, and returns it.
+    pub(crate) fn take_over(&self, other: &Self) -> BTreeMap<usize, usize> {
+        let taken = std::mem::take(&mut *other.map());
+        self.map().extend(&taken);
+        taken
+    }
+
     /// Forgets what is at `address`.
     ///
     /// # Errors

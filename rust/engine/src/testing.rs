@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ferrocomm_core::call::{Call, Operation, PointToPoint, Region, Task};
 use ferrocomm_core::group::Group;
 use ferrocomm_core::ids::GroupRank;
+use ferrocomm_core::window::{Registration, Window};
 use ferrocomm_core::work::Work;
 use ferrocomm_core::{Error, ErrorKind, Result, interrupt};
 
@@ -35,6 +36,8 @@ pub(crate) struct Script {
     pub(crate) finalize: Option<Error>,
     /// what `failure` answers
     pub(crate) failure: Option<Error>,
+    /// what `register` answers; without one it has no windows
+    pub(crate) window: Option<Arc<dyn Window>>,
     /// calls of `abort`
     pub(crate) aborts: usize,
 }
@@ -121,6 +124,14 @@ impl Group for Puppet {
             .splits
             .push((ranks.to_vec(), name.to_owned(), sequence));
         Ok(Self::new())
+    }
+
+    fn register(&self, _: Registration, issued: &mut dyn FnMut()) -> Result<Arc<dyn Window>> {
+        issued();
+        self.script()
+            .window
+            .clone()
+            .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the test has no windows"))
     }
 
     fn finalize(&self, _: Duration) -> Result<()> {

@@ -294,3 +294,118 @@ impl Window {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use ferrocomm_core::work::Work;
+
+    use super::*;
+    use crate::testing::{Puppet, region};
+
+    /// A window that notes its calls: 16 bytes on rank 0, 64 on rank 1.
+    #[derive(Default)]
+    struct Glass(Mutex<Vec<WindowCall>>);
+
+    impl core::Window for Glass {
+        fn bytes(&self, rank: GroupRank) -> usize {
+            [16, 64][rank.index()]
+        }
+
+        fn access(&self, _: GroupRank) -> Access {
+            Access::Separate
+        }
+
+        fn map(&self, _: GroupRank) -> Result<Region> {
+            Err(Error::new(ErrorKind::Unsupported, "out of reach"))
+        }
+
+        fn issue_on(&self, call: WindowCall, _: Stream) -> Result<Arc<Work>> {
+            self.0.lock().unwrap().push(call);
+            Ok(Arc::new(Work::new(call.task.operation(), call.sequence)))
+        }
+
+        fn run(&self, call: WindowCall, _: &mut dyn FnMut()) -> Result<()> {
+            self.0.lock().unwrap().push(call);
+            Ok(())
+        }
+
+        fn deregister(&self, _: Registration, _: &mut dyn FnMut()) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn put(to: u32, offset: usize, bytes: usize) -> OneSided {
+        OneSided::Put {
+            source: region(bytes),
+            to: GroupRank::new(to),
+            offset,
+            signal: false,
+        }
+    }
+
+    fn window(name: &str) -> (Arc<Glass>, Window) {
+        let (puppet, glass) = (Puppet::new(), Arc::new(Glass::default()));
+        puppet.script().window = Some(glass.clone());
+        let communicator = Communicator::of_group(name, puppet);
+        let made = communicator.register(region(16), None, Stream::default());
+        (glass, made.unwrap())
+    }
+
+    #[test]
+    fn an_engine_without_windows_says_so_and_goes_on() {
+        let communicator = Communicator::of_group("no windows", Puppet::new());
+        let made = communicator.register(region(16), None, Stream::default());
+        let error = made.err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("tensor_register"), "{error}");
+        assert_eq!(communicator.state_name(), c"ready");
+    }
+
+    #[test]
+    fn bounds_are_those_of_the_other_rank() {
+        let (glass, window) = window("bounds");
+        let float = Dtype::Float32;
+        for (to, offset, bytes) in [(1, 60, 8), (0, 16, 4), (1, usize::MAX, 4), (0, 0, 20)] {
+            let error = window.run(put(to, offset, bytes), float, None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains("operation put"), "{error}");
+            assert_eq!(error.peer_ranks(), [GroupRank::new(to)]);
+        }
+        let half = window.run(put(1, 0, 6), float, None).unwrap_err();
+        assert!(half.to_string().contains("whole elements"), "{half}");
+        assert!(window.run(put(2, 0, 4), float, None).is_err());
+        assert!(glass.0.lock().unwrap().is_empty());
+        window.run(put(1, 60, 4), float, None).unwrap();
+        window.run(put(0, 16, 0), float, None).unwrap();
+        assert_eq!(glass.0.lock().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_window_ends_once_and_is_not_used_after() {
+        let (glass, window) = window("ended");
+        let from = GroupRank::new(1);
+        let pending = window
+            .start_on(
+                OneSided::WaitSignal { from },
+                Dtype::Byte,
+                None,
+                Mode::Async,
+                Stream::default(),
+            )
+            .unwrap();
+        assert_eq!(pending.sequence(), 1);
+        pending.cancel().unwrap();
+        window.deregister(None, Stream::default()).unwrap();
+        let again = window.deregister(None, Stream::default()).unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::State);
+        let late = window.run(put(1, 0, 4), Dtype::Byte, None).unwrap_err();
+        assert!(late.to_string().contains("deregistered"), "{late}");
+        assert_eq!(glass.0.lock().unwrap().len(), 1);
+        let communicator = window.communicator();
+        // The registration and its end.
+        assert_eq!(communicator.sequence(), 2);
+        assert_eq!(communicator.state_name(), c"ready");
+    }
+}

@@ -155,6 +155,8 @@ pub(crate) struct Core {
     pub(crate) awaiting: Vec<Key>,
     /// communicators that can be reconfigured, by their handles
     pub(crate) presences: HashMap<PresenceId, Gatherings>,
+    /// windows at which this process has announced that it sleeps
+    pub(crate) lying_at: Vec<Arc<Pane>>,
     /// scratch memory that no program uses now
     spare: Vec<u8>,
 }
@@ -186,6 +188,7 @@ impl Core {
             windows: HashMap::new(),
             awaiting: Vec::new(),
             presences: HashMap::new(),
+            lying_at: Vec::new(),
             spare: Vec::new(),
         }
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::group::Group;
 use ferrocomm_core::ids::{CommId, GroupRank};
-use ferrocomm_core::reconfigure::{Presence, Reconfiguration, Request};
+use ferrocomm_core::reconfigure::{Handles, Presence, Reconfiguration, Request};
 use ferrocomm_core::work::Work;
 
 use crate::bootstrap::Member;
@@ -166,6 +166,17 @@ impl Presence for HostPresence {
             past: self.past.clone(),
             group: OnceLock::new(),
         }))
+    }
+
+    fn refuse(&self, uuid: i64, handles: &Handles) {
+        // Handles that are no group are nobody's to be told.
+        let Ok(members) = handle::members(handles) else {
+            return;
+        };
+        if self.progress.is_own() {
+            self.progress
+                .with(|core| core.refuse_attempt(self.id, uuid, &members));
+        }
     }
 
     fn leave(&self) {

@@ -15,6 +15,8 @@ struct Stage0 {
     refuse: Mutex<Option<Error>>,
     begun: Mutex<Vec<Arc<Meeting>>>,
     left: Mutex<bool>,
+    /// uuids that the others were told of
+    refused: Mutex<Vec<i64>>,
 }
 
 struct Meeting {
@@ -51,6 +53,10 @@ impl Presence for Stage0 {
         });
         self.begun.lock().unwrap().push(meeting.clone());
         Ok(meeting)
+    }
+
+    fn refuse(&self, uuid: i64, _: &Handles) {
+        self.refused.lock().unwrap().push(uuid);
     }
 
     fn leave(&self) {
@@ -194,6 +200,7 @@ fn a_used_uuid_and_a_refusal_change_nothing() {
     assert!(scene.begin(2).is_err());
     assert_eq!(scene.state(), "ready");
     drop(barrier(&scene.communicator.current()).unwrap());
+    assert_eq!(*scene.presence.refused.lock().unwrap(), [1]);
     // It was not used up.
     assert!(scene.begin(2).is_ok());
 }
@@ -282,4 +289,38 @@ fn finalize_is_the_end() {
         assert_eq!(scene.begin(9).err().unwrap().kind(), ErrorKind::State);
         assert!(scene.communicator.handle().is_err());
     }
+}
+
+#[test]
+fn the_abort_hook_and_registered_memory_survive() {
+    let scene = Scene::configured();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = told.clone();
+    let communicator = scene.communicator.clone();
+    let hook: crate::AbortHook = Arc::new(move |error, _| {
+        // It may use the communicator.
+        let state = communicator.current().state_name();
+        let state = state.to_string_lossy().into_owned();
+        tell.lock().unwrap().push((error.what().to_owned(), state));
+    });
+    let current = scene.communicator.current();
+    current.set_abort_hook(Some(hook));
+    current.register(0x1000, 16).unwrap();
+    current.register(0x2000, 16).unwrap();
+    let (pending, meeting) = scene.begin(2).unwrap();
+    scene.communicator.current().deregister(0x1000).unwrap();
+    meeting.end(Ok(()));
+    pending.wait(None).unwrap();
+    assert!(told.lock().unwrap().is_empty(), "nothing went wrong");
+    let current = scene.communicator.current();
+    assert!(current.deregister(0x1000).is_err());
+    assert!(current.register(0x2000, 16).is_err(), "it is registered");
+    let (pending, meeting) = scene.begin(3).unwrap();
+    meeting.end(Err(lost()));
+    assert!(pending.wait(None).is_err());
+    let expected = ("somebody is gone".to_owned(), "failed".to_owned());
+    assert_eq!(*told.lock().unwrap(), [expected]);
+    scene.communicator.current().deregister(0x2000).unwrap();
+    // The hook holds the communicator.
+    scene.communicator.current().set_abort_hook(None);
 }

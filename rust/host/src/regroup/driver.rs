@@ -11,7 +11,7 @@ use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::{CommId, GroupRank, ProcessId, stable_hash};
 use ferrocomm_core::work::Work;
 
-use super::handle::PresenceId;
+use super::handle::{Handle, PresenceId};
 use super::machine::{Action, Round, Word};
 use super::wire::Letter;
 use crate::bootstrap::Member;
@@ -30,7 +30,7 @@ const EARLY: usize = 16 * 1024;
 pub(crate) struct Gatherings {
     active: Option<Active>,
     past: VecDeque<(i64, Past)>,
-    /// proposals for attempts not begun here, and who sent them
+    /// what members said of attempts not begun here, and their processes
     early: VecDeque<(ProcessId, Letter)>,
 }
 
@@ -193,7 +193,7 @@ impl Core {
         gatherings
             .early
             .retain(|(_, other)| (other.from, other.uuid) != (letter.from, letter.uuid));
-        if let Word::Proposal(_) = letter.word {
+        if !matches!(letter.word, Word::GaveUp | Word::Settled) {
             if gatherings.early.len() == EARLY {
                 tracing::warn!(
                     "too many members of groups not asked for here; the oldest is dropped"
@@ -201,6 +201,26 @@ impl Core {
                 gatherings.early.pop_front();
             }
             gatherings.early.push_back((process, letter));
+        }
+    }
+
+    /// Tells the other members of an attempt that this one has seen its uuid before.
+    pub(super) fn refuse_attempt(&mut self, id: PresenceId, uuid: i64, members: &[Handle]) {
+        let me = members.iter().position(|member| member.id == id);
+        let Some(me) = me.and_then(|me| u32::try_from(me).ok()) else {
+            return;
+        };
+        for member in members.iter().filter(|member| member.id != id) {
+            let letter = Letter {
+                to: member.id,
+                from: id,
+                uuid,
+                word: Word::Failed(used(uuid)),
+            };
+            match self.link_to_member(&member.member) {
+                Ok(link) => self.post_letter(link, &letter, GroupRank::new(me)),
+                Err(error) => tracing::debug!(%error, "a member cannot be told of a used uuid"),
+            }
         }
     }
 
@@ -435,15 +455,14 @@ impl Past {
         if digest(ids) == self.digest {
             return self.failure.clone();
         }
-        let error = Error::new(
-            ErrorKind::Mismatch,
-            "this uuid was used before, for other members",
-        );
-        Some(
-            error
-                .got(format!("uuid {}, {} members", letter.uuid, ids.len()))
-                .expected("one that no member has seen")
-                .remedy("draw a new uuid for every reconfiguration, the same on all members"),
-        )
+        Some(used(letter.uuid))
     }
+}
+
+/// The error of a member that has seen `uuid` before.
+fn used(uuid: i64) -> Error {
+    Error::new(ErrorKind::Mismatch, "this uuid was used before")
+        .got(format!("uuid {uuid}"))
+        .expected("one that no member has seen")
+        .remedy("draw a new uuid for every reconfiguration, the same on all members")
 }

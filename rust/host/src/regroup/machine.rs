@@ -152,17 +152,16 @@ impl Round {
         }
     }
 
-    /// Fails, and tells: the leader those that have come, a member the leader.
+    /// Fails, and tells: a member the leader, and the leader everybody. Those that come later read it
+    /// then, whatever the leader's process does by that time.
     fn fail(&mut self, error: Error) {
         if self.is_over() {
             return;
         }
-        let told: Vec<usize> = if self.leads() {
-            (1..self.ids.len())
-                .filter(|rank| self.come[*rank])
-                .collect()
+        let told = if self.leads() {
+            1..self.ids.len()
         } else {
-            vec![0]
+            0..1
         };
         for position in told {
             let word = Word::Failed(error.clone());

@@ -567,6 +567,35 @@ fn a_group_that_a_member_gave_up_just_before_fails_at_once() {
 }
 
 #[test]
+fn a_member_that_has_seen_the_uuid_refuses_it_for_all() {
+    let mut job = job(3);
+    let [a, b, c] = job.as_mut_slice() else {
+        unreachable!()
+    };
+    meet(1, &mut [a, b]);
+    for leader_first in [true, false] {
+        let mut handles = handles(&[a, b, c]);
+        if !leader_first {
+            handles.reverse();
+        }
+        // Before the newcomer comes, or afterwards; nobody drives those that refuse.
+        let uuid = if leader_first { 1 } else { -1 };
+        let list = Handles::Ordered(handles.clone());
+        let begun = if leader_first {
+            a.presence.refuse(uuid, &list);
+            begin(c, request(uuid, &handles))
+        } else {
+            let begun = begin(c, request(uuid, &handles));
+            b.presence.refuse(uuid, &list);
+            begun
+        };
+        let error = begun.wait(begun.work(), Some(LONG)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        assert!(error.to_string().contains("used before"), "{error}");
+    }
+}
+
+#[test]
 fn a_handle_of_a_communicator_that_is_gone_is_named() {
     let mut job = job(2);
     let [a, b] = job.as_mut_slice() else {

@@ -160,6 +160,12 @@ impl Board {
         words::get_up(self.face.word(ASLEEP));
     }
 
+    /// Whether it is announced that the engine sleeps.
+    #[cfg(test)]
+    pub(super) fn lies_down(&self) -> bool {
+        self.face.word(ASLEEP).load(Ordering::Relaxed) != 0
+    }
+
     /// Tells those who would write that the window is closed.
     pub(super) fn close(&self) {
         self.face.word(CLOSED).store(1, Ordering::Release);

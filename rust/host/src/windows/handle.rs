@@ -153,6 +153,12 @@ impl HostWindow {
         })
     }
 
+    /// Whether it is announced that this rank sleeps.
+    #[cfg(test)]
+    pub(super) fn lies_down(&self) -> bool {
+        self.pane.board.lies_down()
+    }
+
     /// Whether operations may start.
     fn admit(&self) -> Result<()> {
         if !self.at.progress.is_own() {

@@ -301,6 +301,27 @@ fn asynchronous_waits_are_served_in_order_and_before_later_ones() {
 }
 
 #[test]
+fn who_has_slept_and_was_woken_is_awake() {
+    for way in WAYS {
+        ranks(2, way, 1, |rank, window, _| {
+            if rank == 0 {
+                // Longer than any spin: it has slept, and lies there no more.
+                let from = GroupRank::new(1);
+                let late = call(OneSided::WaitSignal { from }, Mode::Sync, TINY);
+                window.run(late, &mut || {}).unwrap_err();
+                assert!(!window.lies_down(), "{way:?}");
+                signal(window, 1).unwrap();
+            }
+            wait(window, 1 - rank).unwrap();
+            assert!(!window.lies_down(), "{way:?}");
+            if rank == 1 {
+                signal(window, 0).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
 fn a_rank_puts_to_itself() {
     for way in WAYS {
         ranks(2, way, 4, |rank, window, lent| {

@@ -83,21 +83,24 @@ impl Core {
     }
 
     /// Tells those that signal that this process sleeps, where it waits.
-    pub(crate) fn lie_down_at_windows(&self) {
-        self.panes_waited_at(|pane| pane.board.lie_down());
-    }
-
-    pub(crate) fn get_up_at_windows(&self) {
-        self.panes_waited_at(|pane| pane.board.get_up());
-    }
-
-    fn panes_waited_at(&self, act: impl Fn(&Pane)) {
+    pub(crate) fn lie_down_at_windows(&mut self) {
+        let mut panes: Vec<Arc<Pane>> = Vec::new();
         for key in &self.awaiting {
             if let Some(op) = self.ops.get(*key)
                 && let Course::Awaiting { pane, .. } = &op.body
+                && !panes.iter().any(|other| Arc::ptr_eq(other, pane))
             {
-                act(pane);
+                pane.board.lie_down();
+                panes.push(pane.clone());
             }
+        }
+        self.lying_at = panes;
+    }
+
+    /// Takes that back, also where nobody waits any more: else every signal would ring a bell.
+    pub(crate) fn get_up_at_windows(&mut self) {
+        for pane in std::mem::take(&mut self.lying_at) {
+            pane.board.get_up();
         }
     }
 }
