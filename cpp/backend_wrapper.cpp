@@ -1,5 +1,7 @@
 #include "backend_wrapper.hpp"
 
+#include <algorithm>
+
 #include "reconfigure.hpp"
 #include "window.hpp"
 
@@ -22,13 +24,26 @@ c10d::ErrorType BackendWrapper::getError() {
 }
 
 c10::intrusive_ptr<c10d::Backend> BackendWrapper::split(
-    const c10::intrusive_ptr<c10d::Store>& /*store*/, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  const bool aside = std::find(ranks.begin(), ranks.end(), getRank()) == ranks.end();
+  if (aside && stood_aside_for(store)) return nullptr;
   const std::string name = opts ? opts->group_name : std::string();
   const auto timeout = opts ? opts->timeout : comm_->timeout();
   auto part = comm_->split(ranks, name == comm_->name() ? std::string() : name, timeout);
   if (!part) return nullptr;
   return c10::make_intrusive<BackendWrapper>(std::move(part));
+}
+
+// torch asks a rank that stays outside once for each device type that this backend serves, and a
+// member once. A split is counted alike on all ranks; the calls of one have their store in common.
+bool BackendWrapper::stood_aside_for(const c10::intrusive_ptr<c10d::Store>& store) {
+  std::lock_guard<std::mutex> lock(aside_mutex_);
+  // A weak reference keeps the place taken, so no later store can be there.
+  const bool again = store && aside_for_ && aside_for_->_unsafe_get_target() == store.get();
+  aside_for_.reset();
+  if (store) aside_for_.emplace(store);
+  return again;
 }
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
@@ -111,13 +126,19 @@ void BackendWrapper::unregisterCompletionHook(int64_t hook_id) {
 
 template <typename Opts>
 CallOptions BackendWrapper::call_of(const Opts& opts) {
-  CallOptions call;
+  CallOptions call = own_call();
   if (opts.timeout != c10d::kUnsetTimeout) call.timeout = opts.timeout;
   call.async = opts.asyncOp;
   if (auto batch = coalescing()) {
     call.async = true;
     call.group = batch->group();
   }
+  return call;
+}
+
+CallOptions BackendWrapper::own_call() const {
+  CallOptions call;
+  call.backend = this;
   return call;
 }
 
@@ -198,6 +219,7 @@ BackendWrapper::BaseWork BackendWrapper::allgather_coalesced(TensorLists& output
     }
   }
   Operation operation(*comm_, c10d::OpType::ALLGATHER_COALESCED, site.operation, call_of(opts));
+  operation.begin(inputs);
   CallOptions call = call_of(opts);
   call.async = true;
   call.group = operation.state();
@@ -283,7 +305,7 @@ BackendWrapper::BaseWork BackendWrapper::send(Tensors& tensors, int peer, int ta
   const auto& tensor = only("send", "tensor list", tensors);
   const uint32_t checked = checked_tag("send", tag);
   if (auto batch = coalescing()) return batch->send(tensor, peer, checked);
-  return comm_->send(tensor, peer, checked, {});
+  return comm_->send(tensor, peer, checked, own_call());
 }
 
 BackendWrapper::BaseWork BackendWrapper::recv(Tensors& tensors, int peer, int tag) {
@@ -295,14 +317,14 @@ BackendWrapper::BaseWork BackendWrapper::recv(Tensors& tensors, int peer, int ta
                                         "0 to " + std::to_string(getSize() - 1), ""});
   }
   if (auto batch = coalescing()) return batch->recv(tensor, peer, checked);
-  return comm_->recv(tensor, peer, checked, {});
+  return comm_->recv(tensor, peer, checked, own_call());
 }
 
 BackendWrapper::BaseWork BackendWrapper::recvAnysource(Tensors& tensors, int tag) {
   const auto& tensor = only("recv", "tensor list", tensors);
   const uint32_t checked = checked_tag("recv", tag);
   if (auto batch = coalescing()) return batch->recv(tensor, FC_ANY_SOURCE, checked);
-  return comm_->recv(tensor, FC_ANY_SOURCE, checked, {});
+  return comm_->recv(tensor, FC_ANY_SOURCE, checked, own_call());
 }
 
 // ---- coalescing: sends and receives become one batch, collectives join its work
@@ -337,7 +359,7 @@ BackendWrapper::BaseWork BackendWrapper::endCoalescing() {
     coalescing_.erase(std::this_thread::get_id());
     coalescing_count_ = static_cast<int>(coalescing_.size());
   }
-  return batch->issue({});
+  return batch->issue(own_call());
 }
 
 }  // namespace ferrocomm

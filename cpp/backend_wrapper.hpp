@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -49,7 +50,14 @@ class BackendWrapper : public c10d::Backend {
   void unregisterCompletionHook(int64_t hook_id) override;
 #endif
   void shutdown() override { comm_->finalize(); }
-  /// Null on a rank outside `ranks`; the store is not used.
+#if TORCH_VERSION_MINOR >= 12
+  void suspend() override { comm_->suspend(); }
+  void resume() override { comm_->resume(); }
+  std::unordered_map<std::string, uint64_t> getMemoryStats() override {
+    return comm_->memory_stats();
+  }
+#endif
+  /// Null on a rank outside `ranks`; the store only tells one split from another.
   c10::intrusive_ptr<c10d::Backend> split(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
@@ -106,9 +114,12 @@ class BackendWrapper : public c10d::Backend {
  private:
   template <typename Opts>
   CallOptions call_of(const Opts& opts);
+  /// Of a call that has no options of torch's.
+  CallOptions own_call() const;
   std::shared_ptr<Batch> coalescing();
   const at::Tensor& only(const char* operation, const char* argument, const Tensors& tensors);
   const Tensors& only_list(const char* operation, const char* argument, const TensorLists& lists);
+  bool stood_aside_for(const c10::intrusive_ptr<c10d::Store>& store);
   uint32_t checked_tag(const char* operation, int tag);
 
   // These two members stay first, in this order. With backend type GLOO, DDP's logger casts the
@@ -129,6 +140,8 @@ class BackendWrapper : public c10d::Backend {
   HookIds completion_hooks_;
 
   std::atomic<uint32_t> monitored_barriers_{0};
+  std::mutex aside_mutex_;
+  std::optional<c10::weak_intrusive_ptr<c10d::Store>> aside_for_;
   std::mutex coalescing_mutex_;
   // Per thread: one thread's group must not catch another thread's operations.
   std::unordered_map<std::thread::id, std::shared_ptr<Batch>> coalescing_;

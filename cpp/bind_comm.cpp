@@ -317,6 +317,7 @@ void bind_comm(py::module_& module) {
   define_collectives(comm);
   define_point_to_point(comm);
   define_reconfigure(comm);
+  define_resources(comm);
 }
 
 void bind_batch(py::module_& module) {

@@ -53,6 +53,8 @@ void bind_persistent(py::module_& module, CommClass& comm);
 /// `_foreign_comm`: a communicator that a backend written in Python serves.
 void bind_python_backend(py::module_& module);
 void bind_mem_allocator(py::module_& module);
+/// Registered memory, memory given up for a while, and the handle below, of a communicator.
+void define_resources(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm);
 void bind_window(py::module_& module);
 void bind_reconfigure(py::module_& module);
 /// What TorchComm has for it.

@@ -71,6 +71,7 @@ WorkPtr TorchComm::broadcast(const at::Tensor& tensor, int root, const CallOptio
                 [&] { return OpArgs{OpName::kBroadcast, call.async, {tensor}, {}, root}; });
   if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::BROADCAST, "broadcast", call);
+  operation.profile(tensor, tensor, root);
   const Buffer buffer = operation.stage().in_out("tensor", tensor);
   operation.add_output(tensor);
   operation.issue([&](const fc_op_options* options, fc_work** work) {
@@ -93,18 +94,21 @@ WorkPtr TorchComm::all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
   const auto type =
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
   Operation operation(*this, type, "all_reduce", call);
-  const Reduction reduction = to_reduction(op, operation.site());
+  operation.profile(tensors, tensors);
+  const Reduction reduction = to_reduction(op, device_, operation.site());
   std::vector<Buffer> buffers;
   for (const auto& tensor : tensors) {
     operation.stage().next_dtype();
     buffers.push_back(operation.stage().in_out("tensor", tensor));
   }
   operation.add_outputs(tensors);
-  for (const Buffer& buffer : buffers) {
-    operation.issue_reduction(reduction.factor, [&](const fc_op_options* options, fc_work** work) {
-      return fc_comm_all_reduce(handle(), buffer.data, buffer.data, buffer.count, buffer.dtype,
-                                reduction.op, options, work);
-    });
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const Buffer& buffer = buffers[i];
+    operation.issue_reduction(
+        reduction, tensors[i], [&](const fc_op_options* options, fc_work** work) {
+          return fc_comm_all_reduce(handle(), buffer.data, buffer.data, buffer.count, buffer.dtype,
+                                    reduction.op, options, work);
+        });
   }
   return hooked.done(operation.finish());
 }
@@ -115,12 +119,13 @@ WorkPtr TorchComm::reduce(const at::Tensor& tensor, int root, const c10d::Reduce
                 [&] { return OpArgs{OpName::kReduce, call.async, {tensor}, {}, root, op}; });
   if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::REDUCE, "reduce", call);
-  const Reduction reduction = to_reduction(op, operation.site());
+  operation.profile(tensor, tensor, root);
+  const Reduction reduction = to_reduction(op, device_, operation.site());
   const bool at_root = rank_ == root;
   auto& stage = operation.stage();
   const Buffer buffer = at_root ? stage.in_out("tensor", tensor) : stage.input("tensor", tensor);
   operation.add_output(tensor);
-  operation.issue_reduction(reduction.factor, [&](const fc_op_options* options, fc_work** work) {
+  operation.issue_reduction(reduction, tensor, [&](const fc_op_options* options, fc_work** work) {
     return fc_comm_reduce(handle(), buffer.data, at_root ? buffer.data : nullptr, buffer.count,
                           buffer.dtype, reduction.op, root, options, work);
   });
@@ -135,6 +140,7 @@ WorkPtr TorchComm::all_gather(const Tensors& outputs, const at::Tensor& input,
   });
   if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::ALLGATHER, "all_gather", call);
+  operation.profile(input, outputs);
   auto& stage = operation.stage();
   stage.require_list("output list", outputs.size(), static_cast<size_t>(size_));
   const Buffer own = stage.input("input", input);
@@ -156,6 +162,7 @@ WorkPtr TorchComm::all_gather_single(const Tensors& outputs, const Tensors& inpu
   if (hooked.elsewhere()) return hooked.elsewhere();
   const auto type = outputs.size() == 1 ? c10d::OpType::_ALLGATHER_BASE : c10d::OpType::COALESCED;
   Operation operation(*this, type, "all_gather_single", call);
+  operation.profile(inputs, outputs);
   auto& stage = operation.stage();
   require_same_length(stage, outputs, inputs);
   std::vector<std::pair<Buffer, Buffer>> buffers;
@@ -185,14 +192,15 @@ WorkPtr TorchComm::reduce_scatter(const at::Tensor& output, const Tensors& input
   });
   if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::REDUCE_SCATTER, "reduce_scatter", call);
-  const Reduction reduction = to_reduction(op, operation.site());
+  operation.profile(inputs, output);
+  const Reduction reduction = to_reduction(op, device_, operation.site());
   auto& stage = operation.stage();
   stage.require_list("input list", inputs.size(), static_cast<size_t>(size_));
   const Buffer own = stage.output("output", output);
   const Parts parts = parts_of(stage_inputs(stage, "input", inputs));
   stage.require_count("output", own.count, parts.counts[static_cast<size_t>(rank_)]);
   operation.add_output(output);
-  operation.issue_reduction(reduction.factor, [&](const fc_op_options* options, fc_work** work) {
+  operation.issue_reduction(reduction, output, [&](const fc_op_options* options, fc_work** work) {
     return fc_comm_reduce_scatter_v(handle(), parts.const_data.data(), parts.counts.data(),
                                     own.data, own.dtype, reduction.op, options, work);
   });
@@ -208,7 +216,8 @@ WorkPtr TorchComm::reduce_scatter_single(const Tensors& outputs, const Tensors& 
   const auto type =
       outputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::COALESCED;
   Operation operation(*this, type, "reduce_scatter_single", call);
-  const Reduction reduction = to_reduction(op, operation.site());
+  operation.profile(inputs, outputs);
+  const Reduction reduction = to_reduction(op, device_, operation.site());
   auto& stage = operation.stage();
   require_same_length(stage, outputs, inputs);
   std::vector<std::pair<Buffer, Buffer>> buffers;
@@ -220,12 +229,14 @@ WorkPtr TorchComm::reduce_scatter_single(const Tensors& outputs, const Tensors& 
     buffers.emplace_back(input, output);
   }
   operation.add_outputs(outputs);
-  for (const auto& [input, output] : buffers) {
-    operation.issue_reduction(reduction.factor, [&, &input = input, &output = output](
-                                                    const fc_op_options* options, fc_work** work) {
-      return fc_comm_reduce_scatter(handle(), input.data, output.data, output.count, output.dtype,
-                                    reduction.op, options, work);
-    });
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const auto& [input, output] = buffers[i];
+    operation.issue_reduction(
+        reduction, outputs[i],
+        [&, &input = input, &output = output](const fc_op_options* options, fc_work** work) {
+          return fc_comm_reduce_scatter(handle(), input.data, output.data, output.count,
+                                        output.dtype, reduction.op, options, work);
+        });
   }
   return hooked.done(operation.finish());
 }
@@ -236,6 +247,7 @@ WorkPtr TorchComm::all_to_all(const Tensors& outputs, const Tensors& inputs,
                 [&] { return OpArgs{OpName::kAllToAll, call.async, inputs, outputs}; });
   if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::ALLTOALL, "all_to_all", call);
+  operation.profile(inputs, outputs);
   auto& stage = operation.stage();
   stage.require_list("output list", outputs.size(), static_cast<size_t>(size_));
   stage.require_list("input list", inputs.size(), static_cast<size_t>(size_));
@@ -266,6 +278,7 @@ WorkPtr TorchComm::all_to_all_single(const at::Tensor& output, const at::Tensor&
   });
   if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::ALLTOALL_BASE, "all_to_all_single", call);
+  operation.profile(input, output, -1, input_splits, output_splits);
   auto& stage = operation.stage();
   const Buffer to = stage.output("output", output);
   const Buffer from = stage.input("input", input);
@@ -300,6 +313,7 @@ WorkPtr TorchComm::gather(const Tensors& outputs, const at::Tensor& input, int r
                 [&] { return OpArgs{OpName::kGather, call.async, {input}, outputs, root}; });
   if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::GATHER, "gather", call);
+  operation.profile(input, outputs, root);
   auto& stage = operation.stage();
   stage.require_root(root, size_);
   const bool at_root = rank_ == root;
@@ -321,6 +335,7 @@ WorkPtr TorchComm::gather_single(const at::Tensor& output, const at::Tensor& inp
                 [&] { return OpArgs{OpName::kGatherSingle, call.async, {input}, {output}, root}; });
   if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::GATHER, "gather_single", call);
+  operation.profile(input, output, root);
   auto& stage = operation.stage();
   const Buffer own = stage.input("input", input);
   Parts parts;
@@ -346,6 +361,7 @@ WorkPtr TorchComm::scatter(const at::Tensor& output, const Tensors& inputs, int 
                 [&] { return OpArgs{OpName::kScatter, call.async, inputs, {output}, root}; });
   if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::SCATTER, "scatter", call);
+  operation.profile(inputs, output, root);
   auto& stage = operation.stage();
   stage.require_root(root, size_);
   const bool at_root = rank_ == root;
@@ -365,6 +381,7 @@ WorkPtr TorchComm::barrier(const CallOptions& call) {
   Hooked hooked(*this, call, [&] { return OpArgs{OpName::kBarrier, call.async}; });
   if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::BARRIER, "barrier", call);
+  operation.profile({}, {});
   operation.issue([&](const fc_op_options* options, fc_work** work) {
     return fc_comm_barrier(handle(), options, work);
   });

@@ -180,6 +180,7 @@ void TorchComm::finalize() {
 // Nothing will run any more; a hook that refers to the communicator would keep it for ever.
 void TorchComm::let_go() {
   hooks_->clear();
+  forget_memory();
   std::map<const void*, at::Tensor> dropped;  // with no lock held
   std::lock_guard<std::mutex> lock(mutex_);
   dropped.swap(registered_);
@@ -196,6 +197,7 @@ void TorchComm::abort() {
     foreign_->abort();
   } else {
     check(without_gil([this] { return fc_comm_abort(handle()); }));
+    forget_memory();
   }
   if (failure) std::rethrow_exception(failure);
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -94,6 +95,20 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   std::shared_ptr<TorchComm> split(const std::vector<int>& ranks, const std::string& name,
                                    std::chrono::milliseconds timeout);
 
+  /// Prepares memory on the communicator's device. `owner` keeps it there, and is held until the
+  /// memory is deregistered or the communicator ends. Memory that is registered already stays as it
+  /// is.
+  void register_memory(uintptr_t address, size_t bytes, std::shared_ptr<void> owner);
+  /// Deregisters all memory for which `belongs` holds of its owner; gives how many there were.
+  size_t deregister_memory(const std::function<bool(void* owner)>& belongs);
+  /// Gives up what device memory the communicator can take again, and takes it; collective.
+  void suspend();
+  void resume();
+  /// bytes under the names of torch's nccl backend: suspend, suspended, persist, total
+  std::unordered_map<std::string, uint64_t> memory_stats() const;
+  /// The `ncclComm_t` as a number; borrowed.
+  uintptr_t native() const;
+
   // Collectives. Shapes: one tensor per rank in a list; `_single` takes all ranks' parts in one
   // tensor, in rank order. Lists that only the root needs may be empty elsewhere.
   WorkPtr broadcast(const at::Tensor& tensor, int root, const CallOptions& call);
@@ -134,6 +149,12 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   void let_go();
   std::shared_ptr<TorchComm> split_engine(const std::vector<int>& ranks, const std::string& name,
                                           std::chrono::milliseconds timeout);
+  /// Lets go of what registered memory belongs to, once the engine knows none of it any more.
+  void forget_memory();
+
+  // First, so that it goes last: memory stays as long as it is registered.
+  std::unordered_map<uintptr_t, std::shared_ptr<void>> memory_owners_;
+  std::mutex memory_mutex_;  // of the owners; nobody wants the GIL under it
 
   const CommHandle handle_;
   const std::shared_ptr<ForeignBackend> foreign_;

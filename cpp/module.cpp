@@ -110,7 +110,19 @@ void bind_backend_wrapper(py::module_& module) {
                                                                                 "_BackendWrapper")
       .def(py::init([](const Comm& comm) { return c10::make_intrusive<BackendWrapper>(comm); }),
            py::arg("comm").none(false), py::keep_alive<1, 2>())
-      .def("get_comm", [](const BackendWrapper& self) { return self.comm(); });
+      .def("get_comm", [](const BackendWrapper& self) { return self.comm(); })
+      .def(
+          "register_mem_pool",
+          [](const BackendWrapper& self, const py::object& pool, bool symm) {
+            py::cast(self.comm()).attr("register_mem_pool")(pool, symm);
+          },
+          py::arg("pool"), py::arg("symm") = false)
+      .def(
+          "deregister_mem_pool",
+          [](const BackendWrapper& self, const py::object& pool) {
+            py::cast(self.comm()).attr("deregister_mem_pool")(pool);
+          },
+          py::arg("pool"));
 }
 
 void bind_functions(py::module_& module) {

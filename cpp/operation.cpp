@@ -49,6 +49,19 @@ void Operation::add_outputs(const std::vector<at::Tensor>& tensors) {
   for (const auto& tensor : tensors) add_output(tensor);
 }
 
+void Operation::start_profile(const ProfiledCall& call) {
+  record_ = std::make_unique<ProfiledRecord>(comm_, call);
+}
+
+// A factor of another dtype is converted on the device, behind what is on the current stream.
+const void* Operation::device_factor(const Reduction& reduction, const at::Tensor& like) {
+  if (!reduction.device_factor.defined()) return nullptr;
+  const auto dtype = c10::toRealValueType(like.scalar_type());
+  const at::Tensor factor = reduction.device_factor.to(dtype);
+  state_->holdings().tensors.push_back(factor);
+  return factor.const_data_ptr();
+}
+
 WorkPtr Operation::member(c10d::OpType type) const {
   return c10::make_intrusive<CommWork>(rank_, type, state_);
 }

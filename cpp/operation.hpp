@@ -6,7 +6,9 @@
 #include <string>
 #include <unordered_map>
 
+#include "profiling.hpp"
 #include "python_runtime.hpp"
+#include "reduce_op.hpp"
 #include "streams.hpp"
 #include "work.hpp"
 
@@ -30,6 +32,8 @@ struct CallOptions {
   bool uneven = false;
   /// part of another operation: hooks are not told
   bool inner = false;
+  /// whom torch's profiler is told was called; null: the communicator itself
+  const c10d::Backend* backend = nullptr;
 };
 
 /// Stage every tensor first, then `issue` once or more, then `finish`.
@@ -46,28 +50,23 @@ class Operation {
   void add_output(const at::Tensor& tensor) { state_->add_output(tensor); }
   void add_outputs(const std::vector<at::Tensor>& tensors);
 
+  /// Tells torch's profiler, where there is one, that the call begins. `rank`: root or peer.
+  void profile(at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs, int rank = -1,
+               at::ArrayRef<int64_t> input_splits = {}, at::ArrayRef<int64_t> output_splits = {}) {
+    if (!is_profiled()) return;
+    start_profile({site_.operation, inputs, outputs, rank, input_splits, output_splits, call_.async,
+                   call_.backend});
+  }
+
   /// Makes the C call `start(const fc_op_options*, fc_work**)`.
   template <typename F>
   void issue(F&& start) {
-    issue_reduction(1.0, std::forward<F>(start));
+    issue_with(1.0, nullptr, std::forward<F>(start));
   }
+  /// As `issue`, for a reduction of elements as those of `like`.
   template <typename F>
-  void issue_reduction(double factor, F&& start) {
-    fc_op_options options;
-    fc_op_options_init(&options);
-    options.timeout_ns = std::chrono::nanoseconds(call_.timeout).count();
-    options.premul_factor = factor;
-    if (profiled_) begin_profiled();
-    fc_work* work = nullptr;
-    // On streams nothing is over when the call returns, so there is always a work.
-    const bool wanted = call_.async || has_streams(device_);
-    fc_work** slot = wanted ? &work : nullptr;
-    if (has_streams(device_)) {
-      options.stream = driver_handle(current_stream(device_));
-      options.on_stream = call_.async ? 0 : 1;
-    }
-    check(without_gil([&] { return start(&options, slot); }));
-    if (work != nullptr) state_->add_work(WorkHandle(work));
+  void issue_reduction(const Reduction& reduction, const at::Tensor& like, F&& start) {
+    issue_with(reduction.factor, device_factor(reduction, like), std::forward<F>(start));
   }
 
   /// For an operation that issues nothing of its own: what a profiler is to see of it.
@@ -83,6 +82,30 @@ class Operation {
 
  private:
   void begin_profiled();
+  void start_profile(const ProfiledCall& call);
+  /// Where the factor lies on the device, as one element of `like`'s dtype that the operation
+  /// holds; null where the reduction has none there.
+  const void* device_factor(const Reduction& reduction, const at::Tensor& like);
+
+  template <typename F>
+  void issue_with(double factor, const void* device_factor, F&& start) {
+    fc_op_options options;
+    fc_op_options_init(&options);
+    options.timeout_ns = std::chrono::nanoseconds(call_.timeout).count();
+    options.premul_factor = factor;
+    if (profiled_) begin_profiled();
+    options.premul_device_factor = device_factor;
+    fc_work* work = nullptr;
+    // On streams nothing is over when the call returns, so there is always a work.
+    const bool wanted = call_.async || has_streams(device_);
+    fc_work** slot = wanted ? &work : nullptr;
+    if (has_streams(device_)) {
+      options.stream = driver_handle(current_stream(device_));
+      options.on_stream = call_.async ? 0 : 1;
+    }
+    check(without_gil([&] { return start(&options, slot); }));
+    if (work != nullptr) state_->add_work(WorkHandle(work));
+  }
 
   const TorchComm& comm_;
   const int rank_;
@@ -93,6 +116,7 @@ class Operation {
   std::shared_ptr<OperationState> state_;
   Stage stage_;
   bool profiled_ = false;
+  std::unique_ptr<ProfiledRecord> record_;
   bool finished_ = false;
 };
 

@@ -16,6 +16,7 @@ WorkPtr TorchComm::send(const at::Tensor& tensor, int peer, uint32_t tag, const 
   Hooked hooked(*this, call, [&] { return OpArgs{OpName::kSend, call.async, {tensor}, {}, peer}; });
   if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::SEND, "send", call);
+  operation.profile(tensor, tensor, peer);
   const Buffer buffer = operation.stage().input("tensor", tensor);
   operation.add_output(tensor);
   operation.issue([&](const fc_op_options* options, fc_work** work) {
@@ -30,6 +31,7 @@ WorkPtr TorchComm::recv(const at::Tensor& tensor, int peer, uint32_t tag, const 
   if (hooked.elsewhere()) return hooked.elsewhere();
   const auto type = peer == FC_ANY_SOURCE ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV;
   Operation operation(*this, type, "recv", call);
+  operation.profile(tensor, tensor, peer);
   const Buffer buffer = operation.stage().output("tensor", tensor);
   operation.add_output(tensor);
   operation.issue([&](const fc_op_options* options, fc_work** work) {
@@ -85,6 +87,8 @@ WorkPtr Batch::issue(const CallOptions& call) {
     return hooked.elsewhere();
   }
   operation_->set_call(call);
+  const auto& tensors = operation_->state()->outputs();
+  operation_->profile(tensors, tensors);
   const auto operation = std::move(operation_);
   const auto batch = std::move(handle_);
   const bool empty = parts_.empty();

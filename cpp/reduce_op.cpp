@@ -3,19 +3,25 @@
 namespace ferrocomm {
 namespace {
 
-double premul_factor(const c10d::ReduceOp& op, const Site& site) {
+Reduction premul_sum(const c10d::ReduceOp& op, at::Device device, const Site& site) {
   const auto* supplement = dynamic_cast<PremulSupplement*>(op.supplement_.get());
   if (supplement == nullptr) {
     throw_invalid(
         site, {"PREMUL_SUM carries no factor", "", "", "make it with ReduceOp.PREMUL_SUM(factor)"});
   }
-  if (!supplement->tensor_factor.defined()) return supplement->double_factor;
-  return supplement->tensor_factor.item<double>();
+  const at::Tensor& factor = supplement->tensor_factor;
+  if (!factor.defined()) return {FC_REDUCE_PREMUL_SUM, supplement->double_factor};
+  if (factor.numel() != 1) {
+    throw_invalid(site, {"the factor of PREMUL_SUM is not one number",
+                         std::to_string(factor.numel()) + " elements", "1", ""});
+  }
+  if (!device.is_cpu() && factor.device() == device) return {FC_REDUCE_PREMUL_SUM, 1.0, factor};
+  return {FC_REDUCE_PREMUL_SUM, factor.item<double>()};
 }
 
 }  // namespace
 
-Reduction to_reduction(const c10d::ReduceOp& op, const Site& site) {
+Reduction to_reduction(const c10d::ReduceOp& op, at::Device device, const Site& site) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
       return {FC_REDUCE_SUM};
@@ -34,7 +40,7 @@ Reduction to_reduction(const c10d::ReduceOp& op, const Site& site) {
     case c10d::ReduceOp::BXOR:
       return {FC_REDUCE_BXOR};
     case c10d::ReduceOp::PREMUL_SUM:
-      return {FC_REDUCE_PREMUL_SUM, premul_factor(op, site)};
+      return premul_sum(op, device, site);
     default:
       throw_invalid(site, {"the reduce op is unknown", std::to_string(op.op_), "", ""});
   }

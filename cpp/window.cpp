@@ -69,7 +69,7 @@ void Window::register_tensor(const at::Tensor& tensor, bool owning,
     registering_ = true;
   }
   auto fresh = std::make_shared<Registered>();
-  fresh->watched = c10::weak_intrusive_ptr<at::TensorImpl>(tensor.getIntrusivePtr());
+  fresh->watched.emplace(tensor.getIntrusivePtr());
   if (owning) fresh->owned = tensor;
   fresh->data = buffer.data;
   fresh->sizes = tensor.sizes().vec();
@@ -203,7 +203,8 @@ size_t Window::bytes(int rank) {
 at::Tensor Window::tensor() {
   const auto own = registered("get_tensor");
   if (own->owned.defined()) return own->owned;
-  auto alive = own->watched.lock();
+  c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl> alive;
+  if (own->watched) alive = own->watched->lock();
   if (!alive) {
     throw_invalid(comm_->site("get_tensor"),
                   {"the window's tensor is gone", "", "",

@@ -61,7 +61,7 @@ class Window : public std::enable_shared_from_this<Window> {
   struct Registered {
     WindowHandle handle;
     at::Tensor owned;
-    c10::weak_intrusive_ptr<at::TensorImpl> watched;
+    std::optional<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>> watched;
     void* data = nullptr;
     std::vector<int64_t> sizes;
     at::TensorOptions options;

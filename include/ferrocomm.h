@@ -87,6 +87,12 @@ typedef struct fc_op_options {
      * of `nccl`: not 0 runs the operation on `stream` though a work is asked for
      */
     int64_t on_stream;
+    /**
+     * of `nccl`: the factor of `FC_REDUCE_PREMUL_SUM` in the device's memory, instead of
+     * `premul_factor` where it is not NULL: one element of the operation's dtype, real for a complex
+     * one. It is read when the operation runs, and stays valid as long as the buffers.
+     */
+    const void *premul_device_factor;
 } fc_op_options;
 
 /**
@@ -289,6 +295,32 @@ typedef struct fc_reconfigure_options {
      */
     size_t hint_count;
 } fc_reconfigure_options;
+
+/**
+ * How much memory of its device a communicator takes. `size` is set by the caller.
+ */
+typedef struct fc_memory_use {
+    /**
+     * `sizeof(fc_memory_use)` of the client
+     */
+    size_t size;
+    /**
+     * bytes that `fc_comm_suspend` gives up
+     */
+    uint64_t suspendable;
+    /**
+     * whether they are given up now, 1 or 0
+     */
+    uint64_t suspended;
+    /**
+     * bytes that stay
+     */
+    uint64_t persistent;
+    /**
+     * bytes of both kinds
+     */
+    uint64_t total;
+} fc_memory_use;
 
 /**
  * Whether a process reaches the memory of a window by an address.
@@ -817,21 +849,6 @@ fc_status fc_comm_set_abort_callback(struct fc_comm *comm,
                                      fc_release_callback release);
 
 /**
- * Tells the communicator of `bytes` bytes at `data` that operations will use, so that its engine can
- * prepare them: `nccl` registers them with its library, `host` has nothing to prepare. They stay
- * allocated until `fc_comm_deregister` or the end of the communicator. The same `data` cannot be
- * registered twice.
- */
-fc_status fc_comm_register(struct fc_comm *comm,
-                           const void *data,
-                           size_t bytes);
-
-/**
- * Takes back what `fc_comm_register` did for `data`; no operation that uses it is pending.
- */
-fc_status fc_comm_deregister(struct fc_comm *comm, const void *data);
-
-/**
  * Copies `count` elements of `buffer` on `root` to `buffer` on every other rank. `options` and
  * `work` as for `fc_comm_all_reduce`.
  */
@@ -1058,6 +1075,44 @@ fc_status fc_recorder_dump(size_t max_entries, int32_t only_active, struct fc_st
  * Forgets the operations recorded so far.
  */
 fc_status fc_recorder_reset(void);
+
+/**
+ * Tells the communicator of `bytes` bytes at `data` that operations will use, so that its engine can
+ * prepare them: `nccl` registers them with its library, `host` has nothing to prepare. They stay
+ * allocated until `fc_comm_deregister` or the end of the communicator. The same `data` cannot be
+ * registered twice.
+ */
+fc_status fc_comm_register(struct fc_comm *comm,
+                           const void *data,
+                           size_t bytes);
+
+/**
+ * Takes back what `fc_comm_register` did for `data`; no operation that uses it is pending.
+ */
+fc_status fc_comm_deregister(struct fc_comm *comm, const void *data);
+
+/**
+ * Waits for what is on its way, then gives up what device memory the communicator can take again;
+ * every rank calls it. Until `fc_comm_resume` operations fail with `FC_ERR_STATE`. Again: nothing.
+ */
+fc_status fc_comm_suspend(struct fc_comm *comm);
+
+/**
+ * Takes the memory again that `fc_comm_suspend` gave up; every rank calls it. Again: nothing.
+ */
+fc_status fc_comm_resume(struct fc_comm *comm);
+
+/**
+ * How much memory of its device the communicator takes; `out->size` is set by the caller.
+ */
+fc_status fc_comm_memory_use(struct fc_comm *comm, struct fc_memory_use *out);
+
+/**
+ * What the library below knows the communicator under: an `ncclComm_t` of `nccl`. Borrowed, and valid
+ * until the communicator ends; calls on it must not overlap with the communicator's own.
+ */
+fc_status fc_comm_native(struct fc_comm *comm,
+                         void **native);
 
 /**
  * Version of this ABI; a client compares it with `FC_ABI_VERSION` before its first call.

@@ -47,7 +47,8 @@ def new_comm(
     Returns when all ranks have joined; an error of one rank is raised on all.
 
     Args:
-        backend: `"gloo"`, the host engine, or `"nccl"`, the engine for NVIDIA GPUs.
+        backend: `"gloo"`, the host engine, `"nccl"`, the engine for NVIDIA GPUs, or a name that
+            `register_backend` or another package's entry point made known.
         device: where the tensors live; `cpu` for gloo, `cuda` for nccl. Without an index: the
             current device when one was chosen, else LOCAL_RANK's, else by rank.
         abort_process_on_timeout_or_error: whether a time-out or an error that a group cannot get

@@ -353,6 +353,23 @@ class TorchComm:
         timeout: timedelta | None = None,
     ) -> TorchComm | None:
         """Communicator of `ranks`, in that order. Every rank calls; one outside gets None."""
+    def suspend(self) -> None:
+        """Gives up what device memory can be taken again, until `resume`; every rank calls it.
+
+        Raises `NotImplementedError` where the engine or its library cannot.
+        """
+    def resume(self) -> None:
+        """Takes that memory again; every rank calls it."""
+    def memory_stats(self) -> dict[str, int]:
+        """Bytes of the device: `suspend`, `persist` and `total`; `suspended` is 1 or 0."""
+    def get_nccl_comm_ptr(self) -> int:
+        """The `ncclComm_t`, borrowed, for `torch.distributed._symmetric_memory` and the like."""
+    def register_mem_pool(self, pool: Any, symm: bool = False) -> None:
+        """Registers the memory that a `torch.cuda.MemPool` has now; the communicator keeps it."""
+    def deregister_mem_pool(self, pool: Any) -> None:
+        """Takes that back, as the end of the communicator does."""
+    def _register_memory(self, address: int, bytes: int, owner: Any) -> None: ...
+    def _deregister_memory_of(self, owner: Any) -> int: ...
     def __copy__(self) -> TorchComm: ...
     def __deepcopy__(self, memo: dict[int, Any]) -> TorchComm: ...
     def broadcast(
@@ -538,6 +555,10 @@ class _BackendWrapper(Backend):
     def __init__(self, comm: TorchComm) -> None: ...
     def get_comm(self) -> TorchComm:
         """The very object it was made with."""
+    def register_mem_pool(self, pool: Any, symm: bool = False) -> None:
+        """As `TorchComm.register_mem_pool`."""
+    def deregister_mem_pool(self, pool: Any) -> None:
+        """As `TorchComm.deregister_mem_pool`."""
 
 _built_for_torch: str
 

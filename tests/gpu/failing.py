@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import os
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -168,6 +170,125 @@ def no_split() -> None:
     first(tested)
     tested.finalize()
     print("STILL HERE", flush=True)
+
+
+def suspended() -> None:
+    """A communicator that gave its memory up refuses operations until it has it again."""
+    from torchcomms._comms import _BackendWrapper
+
+    tested = comm()
+    first(tested)
+    stats = tested.memory_stats()
+    assert stats["suspended"] == 0
+    assert stats["total"] == stats["suspend"] + stats["persist"] > stats["suspend"] > 0, stats
+    for face in (tested, _BackendWrapper(tested)):
+        late = tested.all_reduce(made([1.0]), SUM, async_op=True)
+        face.suspend()
+        assert late.is_completed()
+        face.suspend()
+        assert face.memory_stats()["suspended"] == 1
+        with pytest.raises(RuntimeError, match=r"suspended.*resume it first"):
+            tested.all_reduce(made([1.0]), SUM)
+        with pytest.raises(RuntimeError, match="suspended"):
+            tested.split([0, 1], "half")
+        face.resume()
+        face.resume()
+        assert face.memory_stats()["suspended"] == 0
+        first(tested)
+    graph, tensor = torch.cuda.CUDAGraph(), made([1.0])
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        tested.all_reduce(tensor, SUM)
+    with pytest.raises(RuntimeError, match="a captured graph uses the communicator's memory"):
+        tested.suspend()
+    del graph
+    # The host has nothing of the kind.
+    host = torchcomms.new_comm("gloo", torch.device("cpu"), name="host")
+    for refused_ in (host.suspend, host.resume, host.memory_stats, host.get_nccl_comm_ptr):
+        with pytest.raises(NotImplementedError, match="not supported: this engine"):
+            refused_()
+    host.finalize()
+    print("STILL HERE", flush=True)
+
+
+def suspended_at_the_end() -> None:
+    tested = comm()
+    first(tested)
+    tested.suspend()
+    tested.finalize()
+    print("STILL HERE", flush=True)
+
+
+def no_suspension() -> None:
+    tested = comm()
+    for refused_ in (tested.suspend, tested.resume, tested.memory_stats):
+        failed(refused_)
+    first(tested)
+    tested.finalize()
+    print("STILL HERE", flush=True)
+
+
+def registered() -> None:
+    """Memory pools without memory, and of nobody; and what an abort does to registrations."""
+    tested = comm()
+    first(tested)
+    count = ctypes.CDLL("libnccl.so.2").simgpuNcclRegistered
+    count.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+    pool = torch.cuda.MemPool(torchcomms.get_mem_allocator("nccl"))
+    with pytest.raises(ValueError, match="the pool has no memory on cuda"):
+        tested.register_mem_pool(pool)
+    with torch.cuda.use_mem_pool(pool):
+        tensor = torch.empty(1000, device="cuda")
+    with pytest.raises(NotImplementedError, match="symm=True"):
+        tested.register_mem_pool(pool, symm=True)
+    with pytest.raises(ValueError, match="not registered"):
+        tested.deregister_mem_pool(pool)
+    tested.register_mem_pool(pool)
+    assert count(tensor.data_ptr(), tensor.nbytes) == 1
+    kept = weakref.ref(pool)
+    del pool
+    assert kept() is not None, "the communicator keeps the pool"
+    tested.abort()
+    deadline = time.monotonic() + 60
+    while count(0, 0) or kept() is not None:
+        assert time.monotonic() < deadline, (count(0, 0), kept())
+        time.sleep(0.01)
+    print("STILL HERE", flush=True)
+
+
+def published() -> None:
+    """torch's symmetric memory is told of the communicator under it."""
+    from torch.distributed._symmetric_memory._nccl import register_external_nccl_comm
+
+    tested = comm()
+    pointer = tested.get_nccl_comm_ptr()
+    for _round in range(2):
+        told = register_external_nccl_comm("published", pointer, tested.get_device(), tested)
+        told.unregister()
+    first(tested)
+    tested.finalize()
+    failed(tested.get_nccl_comm_ptr)
+    print("STILL HERE", flush=True)
+
+
+def slow_revocation() -> None:
+    """A revocation that does not end leaves the communicator to the thread that is in it."""
+    tested = comm(seconds=2)
+    first(tested)
+    if RANK == 1:
+        time.sleep(12)
+        tested.abort()
+        return
+    count = ctypes.CDLL("libnccl.so.2").simgpuNcclComms
+    assert count() == 1
+    failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())
+    over(tested)
+    # Nobody gave it up yet: the thread is still in it.
+    assert count() == 1
+    deadline = time.monotonic() + 60
+    while count():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    print("GIVEN UP", flush=True)
 
 
 if __name__ == "__main__":

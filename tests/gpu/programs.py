@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -501,11 +502,135 @@ def memory_pools() -> Any:
     with torch.cuda.use_mem_pool(pool):
         tensor = empty(1000)
     tensor.copy_(torch.full((1000,), RANK + 1.0))
+    backend = dist.distributed_c10d._get_default_group()._get_backend(device())
+    backend.register_mem_pool(pool)
     dist.all_reduce(tensor)
     assert tensor.cpu().eq(sum(range(1, SIZE + 1))).all()
-    del tensor, pool
+    checked = OURS and os.environ.get("SIMGPU") == "1"
+    if checked:
+        assert registered(tensor.data_ptr(), tensor.nbytes) == 1
+        backend.register_mem_pool(pool)  # what is registered already stays so
+    backend.deregister_mem_pool(pool)
+    if checked:
+        assert registered() == 0
+        backend.register_mem_pool(pool)
+        assert registered() == 1
+    del backend, tensor, pool
     dist.destroy_process_group()
+    if checked:
+        assert registered() == 0
     return None
+
+
+def registered(address: int = 0, size: int = 0) -> int:
+    """How many registrations with NCCL cover memory, or how many there are: the simulator knows."""
+    count = ctypes.CDLL("libnccl.so.2").simgpuNcclRegistered
+    count.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+    return int(count(address, size))
+
+
+@program
+def a_factor_on_the_device() -> Any:
+    """PREMUL_SUM reads a factor on the device when it runs there, not when it is called."""
+    join()
+    host, gate = Host(), threading.Event()
+    tensor, factor = made([1.0 + RANK, 4.0]), made([1.0])
+    half = torch.tensor([0.5])
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        host.on(stream, lambda: gate.wait(60) and None)
+        host.on(stream, lambda: ctypes.memmove(factor.data_ptr(), half.data_ptr(), 4) and None)
+        work = dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor), async_op=True)
+    gate.set()
+    work.wait()
+    torch.cuda.synchronize()
+    values = [seen(tensor)]
+    assert seen(tensor)[1] == 2.0 * SIZE, values
+    # Nobody keeps this factor but the operation.
+    gate.clear()
+    gone, tensor, out = made([0.25]), made([4.0] * SIZE), empty(1)
+    with torch.cuda.stream(stream):
+        host.on(stream, lambda: gate.wait(60) and None)
+        op = dist._make_nccl_premul_sum(gone)
+        work = dist.reduce_scatter_tensor(out, tensor, op, async_op=True)
+        del gone, op
+        gc.collect()
+        host.fill(stream, empty(1), 0xFF)
+    gate.set()
+    work.wait()
+    torch.cuda.synchronize()
+    values.append(seen(out))
+    assert seen(out) == [1.0 * SIZE]
+    if OURS:
+        # A factor of another dtype is converted on the device, one on the host is read at once.
+        for given in (torch.tensor(0.5, dtype=torch.float64), made([0.5], torch.float64)):
+            tensor = made([2.0], torch.float64)
+            dist.all_reduce(tensor, dist._make_nccl_premul_sum(given))
+            assert seen(tensor) == [1.0 * SIZE]
+    dist.destroy_process_group()
+    return values
+
+
+# ---- profiling
+
+# Names that torch's own backend takes from its functions.
+PROFILED = {
+    "allGatherSingleImpl": "all_gather_single",
+    "reduceScatterSingleImpl": "reduce_scatter_single",
+    "allToAllSingleImpl": "all_to_all_single",
+}
+
+
+def profiled_calls() -> None:
+    tensor, whole, part = made([1.0] * 2 * SIZE), empty(2 * SIZE * SIZE), empty(2)
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, async_op=True).wait()
+    dist.broadcast(tensor, 1)
+    dist.reduce(tensor, 1)
+    dist.all_gather_into_tensor(whole, tensor)
+    dist.reduce_scatter_tensor(part, tensor)
+    dist.all_to_all_single(torch.empty_like(tensor), tensor)
+    dist.barrier()
+    if RANK == 0:
+        dist.send(tensor, 1)
+    elif RANK == 1:
+        dist.recv(tensor, 0)
+
+
+@program
+def profiled() -> Any:
+    """torch's profiler is told of the same operations, with the same arguments."""
+    from torch.profiler import ProfilerActivity, profile
+
+    join()
+    profiled_calls()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        profiled_calls()
+    torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        profiler.export_chrome_trace(f"{folder}/trace.json")
+        with open(f"{folder}/trace.json") as file:
+            events = json.load(file)["traceEvents"]
+    fields = ["Seq", "Rank", "In msg nelems", "Out msg nelems", "dtype", "Group size"]
+    fields += ["Process Group Name", "In split size", "Out split size"]
+    found = []
+    for event in events:
+        facts = event.get("args", {})
+        name = facts.get("Collective name", "wait")
+        if event.get("name") != "record_param_comms" or name == "wait":
+            continue
+        call: dict[str, Any] = {"name": PROFILED.get(name, name), "dims": facts["Input Dims"][0]}
+        call |= {field: facts.get(field) for field in fields}
+        if name in ("send", "recv"):
+            del call["Seq"]  # torch's own does not count them
+        found.append(call)
+    assert len(found) == (9 if RANK < 2 else 8), found
+    if OURS:
+        spans = [event["name"] for event in events if event.get("name", "").startswith("nccl:")]
+        assert spans.count("nccl:all_reduce") == 2, spans
+    dist.destroy_process_group()
+    return found
 
 
 # ---- graphs

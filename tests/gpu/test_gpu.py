@@ -135,6 +135,42 @@ def test_an_older_nccl_says_what_it_lacks(tmp_path: Path) -> None:
         assert "STILL HERE" in rank.output, rank.output
 
 
+@ours_alone
+@pytest.mark.parametrize(
+    "program", ["suspended", "suspended_at_the_end", "registered", "published"]
+)
+def test_what_a_communicator_holds_is_given_up_and_kept_as_it_says(program: str) -> None:
+    for rank in run("failing.py", program, ranks=2):
+        assert "STILL HERE" in rank.output, rank.output
+
+
+@ours_alone
+@pytest.mark.parametrize(
+    ("program", "ranks"),
+    [("everything", 3), ("through_torch_distributed", 2), ("apart", 2), ("unfit", 2), ("late", 2)],
+)
+def test_windows(program: str, ranks: int, tmp_path: Path) -> None:
+    for rank in run("window_ranks.py", program, ranks=ranks, FC_FOLDER=str(tmp_path)):
+        assert "DONE" in rank.output, rank.output
+
+
+@ours_alone
+def test_an_nccl_that_cannot_be_suspended_says_so(tmp_path: Path) -> None:
+    old = sim.older((2, 29, 2), folder() / "libnccl.so.2", tmp_path / "libnccl.so.2")
+    for rank in run("failing.py", "no_suspension", ranks=2, **old):
+        for name in ("ncclCommSuspend", "ncclCommResume", "ncclCommMemStats"):
+            words = rf"FAILED NotImplementedError .*{name} needs NCCL >= 2\.29\.7, found 2\.29\.2"
+            assert re.search(words, rank.output), rank.output
+        assert "STILL HERE" in rank.output, rank.output
+
+
+@ours_alone
+def test_a_revocation_that_does_not_end_leaves_the_communicator_to_its_thread() -> None:
+    ended = run("failing.py", "slow_revocation", ranks=2, SIMGPU_SLOW_REVOKE="0:5000")[0]
+    assert "FAILED DistBackendError time-out" in ended.output, ended.output
+    assert "GIVEN UP" in ended.output, ended.output
+
+
 def test_without_a_gpu_one_error_says_what_is_missing() -> None:
     words = (
         "import torch.distributed as dist; dist.config.use_torchcomms = True;"

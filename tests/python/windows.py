@@ -239,6 +239,8 @@ def waits(comm: torchcomms.TorchComm, place: Place) -> None:
     for _ in range(4):
         window.signal(following)
     window.wait_signal(last)
+    if place.device != "cpu":
+        torch.cuda.synchronize()
     assert all(work.is_completed() for work in works)
     comm.barrier()
     window.tensor_deregister()

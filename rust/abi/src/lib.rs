@@ -178,6 +178,10 @@ pub struct fc_op_options {
     pub stream: *mut c_void,
     /// of `nccl`: not 0 runs the operation on `stream` though a work is asked for
     pub on_stream: i64,
+    /// of `nccl`: the factor of `FC_REDUCE_PREMUL_SUM` in the device's memory, instead of
+    /// `premul_factor` where it is not NULL: one element of the operation's dtype, real for a complex
+    /// one. It is read when the operation runs, and stays valid as long as the buffers.
+    pub premul_device_factor: *const c_void,
 }
 
 /// What the next group of a reconfigurable communicator is to be. Start from
@@ -261,6 +265,22 @@ pub struct fc_store_table {
     >,
     /// frees `ctx`; called exactly once, also when `fc_comm_create` fails; may be NULL
     pub release: Option<unsafe extern "C" fn(ctx: *mut c_void)>,
+}
+
+/// How much memory of its device a communicator takes. `size` is set by the caller.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fc_memory_use {
+    /// `sizeof(fc_memory_use)` of the client
+    pub size: usize,
+    /// bytes that `fc_comm_suspend` gives up
+    pub suspendable: u64,
+    /// whether they are given up now, 1 or 0
+    pub suspended: u64,
+    /// bytes that stay
+    pub persistent: u64,
+    /// bytes of both kinds
+    pub total: u64,
 }
 
 /// Told once when a work is complete, with its status and the text of its failure (empty on

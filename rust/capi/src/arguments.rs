@@ -27,6 +27,7 @@ const DEFAULTS: fc_op_options = fc_op_options {
     premul_factor: 1.0,
     stream: std::ptr::null_mut(),
     on_stream: 0,
+    premul_device_factor: std::ptr::null(),
 };
 
 /// Sets `options` to defaults: the communicator's time-out, a factor of 1, the default stream.
@@ -75,6 +76,8 @@ pub(crate) struct Arguments<'a> {
     communicator: &'a Communicator,
     pub(crate) dtype: Dtype,
     pub(crate) premul_factor: f64,
+    /// 0: none
+    pub(crate) premul_address: usize,
 }
 
 impl<'a> Arguments<'a> {
@@ -85,6 +88,7 @@ impl<'a> Arguments<'a> {
             communicator,
             dtype: dtype_of(dtype)?,
             premul_factor,
+            premul_address: 0,
         })
     }
 
@@ -103,7 +107,12 @@ impl<'a> Arguments<'a> {
 
     #[inline(always)]
     pub(crate) fn reduce_op(&self, op: fc_reduce_op) -> Result<ReduceOp> {
-        reduce_op_of(op, self.premul_factor)
+        match reduce_op_of(op, self.premul_factor)? {
+            ReduceOp::PremulSum(_) if self.premul_address != 0 => {
+                Ok(ReduceOp::PremulSumAt(self.premul_address))
+            }
+            op => Ok(op),
+        }
     }
 
     #[inline(always)]

@@ -20,6 +20,7 @@ mod notices;
 mod operation;
 mod reconfigure;
 mod recorder;
+mod resources;
 mod status;
 mod store;
 mod text;

@@ -1,4 +1,4 @@
-//! What a communicator tells its client unasked, and the memory the client tells it of.
+//! What a communicator tells its client unasked.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -7,7 +7,6 @@ use ferrocomm_abi::*;
 use ferrocomm_engine::{AbortHook, Ending};
 
 use crate::comm::{fc_comm, with_comm};
-use crate::ffi::null;
 use crate::status::c_string;
 
 /// A client's context with the function that frees it.
@@ -61,32 +60,4 @@ pub unsafe extern "C" fn fc_comm_set_abort_callback(
             Ok(())
         })
     }
-}
-
-/// Tells the communicator of `bytes` bytes at `data` that operations will use, so that its engine can
-/// prepare them: `nccl` registers them with its library, `host` has nothing to prepare. They stay
-/// allocated until `fc_comm_deregister` or the end of the communicator. The same `data` cannot be
-/// registered twice.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fc_comm_register(
-    comm: *mut fc_comm,
-    data: *const c_void,
-    bytes: usize,
-) -> fc_status {
-    // SAFETY: the caller passes NULL or a live communicator.
-    unsafe {
-        with_comm(comm, |handle| {
-            if data.is_null() {
-                return Err(null("data"));
-            }
-            handle.communicator.register(data.addr(), bytes)
-        })
-    }
-}
-
-/// Takes back what `fc_comm_register` did for `data`; no operation that uses it is pending.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fc_comm_deregister(comm: *mut fc_comm, data: *const c_void) -> fc_status {
-    // SAFETY: the caller passes NULL or a live communicator.
-    unsafe { with_comm(comm, |handle| handle.communicator.deregister(data.addr())) }
 }

@@ -91,6 +91,7 @@ unsafe fn prepare(
     let options = unsafe { options_of(options) }?;
     let mut arguments = Arguments::new(communicator, dtype)?;
     arguments.premul_factor = options.premul_factor;
+    arguments.premul_address = options.premul_device_factor.expose_provenance();
     Ok((task(&arguments)?, arguments.dtype, manner_of(&options)?))
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::{Call, Stream};
+use crate::call::{Call, Region, Stream};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::GroupRank;
 use crate::window::{Registration, Window};
@@ -156,28 +156,80 @@ pub trait Group: Send + Sync {
     /// from any thread, never blocks on a peer.
     fn abort(&self);
 
-    /// Prepares `bytes` bytes of the client's at `address`, which stay there until `deregister`. The
-    /// layer above lets every address be registered once. Where memory needs nothing: nothing.
-    ///
-    /// # Errors
-    /// Whatever keeps the engine from it.
-    fn register(&self, address: usize, bytes: usize) -> Result<()> {
-        let _nothing_to_prepare = (address, bytes);
-        Ok(())
-    }
-
-    /// Takes `register` back.
-    ///
-    /// # Errors
-    /// As `register`.
-    fn deregister(&self, address: usize) -> Result<()> {
-        let _nothing_was_prepared = address;
-        Ok(())
-    }
-
     /// Why the group has failed, if it has.
     fn failure(&self) -> Option<Error>;
 
     /// How this group's data travels, in one word or a few: `shm`, `tcp`, `shm+tcp`, `none`.
     fn transport(&self) -> String;
+
+    /// Prepares memory of the client's, which stays there until `deregister_memory` or the end of the
+    /// group. Not a collective. The layer above lets an address be registered once. Where memory needs
+    /// nothing: nothing.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from it.
+    fn register_memory(&self, memory: Region) -> Result<()> {
+        let _nothing_to_prepare = memory;
+        Ok(())
+    }
+
+    /// Takes `register_memory` back, on a group that has failed, too.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from it.
+    fn deregister_memory(&self, address: usize) -> Result<()> {
+        let _nothing_was_prepared = address;
+        Ok(())
+    }
+
+    /// Waits for what is on its way, then gives up what memory can be taken again. Until `resume` no
+    /// operation is admitted. Every rank calls it. Again: nothing.
+    ///
+    /// # Errors
+    /// `Unsupported` by an engine or library that cannot; `Timeout`; the cause of failure.
+    fn suspend(&self) -> Result<()> {
+        Err(has_not("this engine gives up no memory"))
+    }
+
+    /// Takes the memory again that `suspend` gave up. Every rank calls it. Again: nothing.
+    ///
+    /// # Errors
+    /// As `suspend`.
+    fn resume(&self) -> Result<()> {
+        Err(has_not("this engine gives up no memory"))
+    }
+
+    /// How much memory of its device the group takes.
+    ///
+    /// # Errors
+    /// `Unsupported` by an engine or library that does not count it.
+    fn memory(&self) -> Result<MemoryUse> {
+        Err(has_not("this engine does not count its memory"))
+    }
+
+    /// What the library below knows the group under, such as an `ncclComm_t`; borrowed, valid as long
+    /// as the group.
+    ///
+    /// # Errors
+    /// `Unsupported` where there is no such thing; `Aborted`, once it is given up.
+    fn native(&self) -> Result<usize> {
+        Err(has_not("this engine stands on no other library"))
+    }
+}
+
+fn has_not(what: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, what).remedy("nccl does, for CUDA tensors")
+}
+
+/// Bytes of a device that a group takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// that `suspend` gives up
+    pub suspendable: u64,
+    /// whether they are given up now
+    pub suspended: bool,
+    /// that stay
+    pub persistent: u64,
+    /// of both kinds
+    pub total: u64,
 }

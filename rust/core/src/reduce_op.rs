@@ -23,6 +23,9 @@ pub enum ReduceOp {
     BitXor,
     /// Sum of the inputs, each multiplied by this factor; the same factor on every rank.
     PremulSum(f64),
+    /// As `PremulSum`, with a factor that the operation reads when it runs: one element of its dtype,
+    /// real for a complex one, at this address in the memory of the engine's device.
+    PremulSumAt(usize),
 }
 
 impl ReduceOp {
@@ -54,7 +57,7 @@ impl ReduceOp {
             Self::BitAnd => 5,
             Self::BitOr => 6,
             Self::BitXor => 7,
-            Self::PremulSum(_) => 8,
+            Self::PremulSum(_) | Self::PremulSumAt(_) => 8,
         }
     }
 
@@ -69,7 +72,7 @@ impl ReduceOp {
             Self::BitAnd => "BAND",
             Self::BitOr => "BOR",
             Self::BitXor => "BXOR",
-            Self::PremulSum(_) => "PREMUL_SUM",
+            Self::PremulSum(_) | Self::PremulSumAt(_) => "PREMUL_SUM",
         }
     }
 }

@@ -49,7 +49,8 @@ impl Reduction {
             | ReduceOp::Max
             | ReduceOp::BitAnd
             | ReduceOp::BitOr
-            | ReduceOp::BitXor => 1.0,
+            | ReduceOp::BitXor
+            | ReduceOp::PremulSumAt(_) => 1.0,
         };
         Ok(Self {
             op,
@@ -190,7 +191,7 @@ fn integer<T: Element<Accumulator = T> + Integer>(op: ReduceOp) -> Option<Kernel
         ReduceOp::BitAnd => run::<T, T, And>,
         ReduceOp::BitOr => run::<T, T, Or>,
         ReduceOp::BitXor => run::<T, T, Xor>,
-        ReduceOp::PremulSum(_) => return None,
+        ReduceOp::PremulSum(_) | ReduceOp::PremulSumAt(_) => return None,
     })
 }
 
@@ -203,7 +204,9 @@ fn float<I: Becomes<O>, O: Element<Accumulator: Float>>(op: ReduceOp) -> Option<
         ReduceOp::Min => run::<I, O, Smaller>,
         ReduceOp::Max => run::<I, O, Larger>,
         ReduceOp::PremulSum(_) => run::<I, O, ScaledAdd>,
-        ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => return None,
+        ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor | ReduceOp::PremulSumAt(_) => {
+            return None;
+        }
     })
 }
 
@@ -221,9 +224,12 @@ where
         ReduceOp::Average => run::<I, O, Mean>,
         ReduceOp::Product => run::<N, M, Multiply>,
         ReduceOp::PremulSum(_) => run::<I, O, ScaledAdd>,
-        ReduceOp::Min | ReduceOp::Max | ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => {
-            return None;
-        }
+        ReduceOp::Min
+        | ReduceOp::Max
+        | ReduceOp::BitAnd
+        | ReduceOp::BitOr
+        | ReduceOp::BitXor
+        | ReduceOp::PremulSumAt(_) => return None,
     })
 }
 
@@ -233,7 +239,7 @@ fn boolean(op: ReduceOp) -> Option<Kernel> {
         ReduceOp::Sum | ReduceOp::Max | ReduceOp::BitOr => run::<Truth, Truth, Or>,
         ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => run::<Truth, Truth, And>,
         ReduceOp::BitXor => run::<Truth, Truth, Xor>,
-        ReduceOp::Average | ReduceOp::PremulSum(_) => return None,
+        ReduceOp::Average | ReduceOp::PremulSum(_) | ReduceOp::PremulSumAt(_) => return None,
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use ferrocomm_core::call::Operation;
+use ferrocomm_core::call::{Operation, Region};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::group::Group;
 use ferrocomm_core::ids::GroupRank;
@@ -72,7 +72,7 @@ pub struct Communicator {
     pub(crate) parts: AtomicU64,
     group: OnceLock<Arc<dyn Group>>,
     counters: Counters,
-    registered: Registered,
+    pub(crate) registered: Registered,
 }
 
 impl Shared {
@@ -125,7 +125,7 @@ impl Shared {
         self.named_as(error, operation.name())
     }
 
-    fn named_as(&self, error: Error, doing: &'static str) -> Error {
+    pub(crate) fn named_as(&self, error: Error, doing: &'static str) -> Error {
         error
             .communicator(&self.label.name)
             .rank(self.label.rank)
@@ -327,7 +327,9 @@ impl Communicator {
     pub(crate) fn inherit_registered(&self, before: &Self) {
         let group = self.group_if_joined();
         for (address, bytes) in self.registered.take_over(&before.registered) {
-            let prepared = group.as_ref().map(|group| group.register(address, bytes));
+            let prepared = group
+                .as_ref()
+                .map(|group| group.register_memory(Region { address, bytes }));
             if let Some(Err(error)) = prepared {
                 tracing::warn!(%error, address, bytes, "memory is not prepared any more");
             }
@@ -503,36 +505,6 @@ impl Communicator {
     /// the client ends itself it is not told.
     pub fn set_abort_hook(&self, hook: Option<AbortHook>) {
         self.shared.abort_hook.set(hook);
-    }
-
-    /// Prepares `bytes` bytes of the client's at `address` for operations.
-    ///
-    /// # Errors
-    /// `InvalidArgument`; whatever keeps the engine from it, and then nothing is registered.
-    pub fn register(&self, address: usize, bytes: usize) -> Result<()> {
-        let group = self.group()?;
-        self.admit()?;
-        self.registered
-            .add(address, bytes)
-            .and_then(|()| {
-                group
-                    .register(address, bytes)
-                    .or_else(|error| self.registered.remove(address).and(Err(error)))
-            })
-            .map_err(|error| self.shared.named_as(error, "register"))
-    }
-
-    /// Takes that back.
-    ///
-    /// # Errors
-    /// `InvalidArgument` when nothing was registered there.
-    pub fn deregister(&self, address: usize) -> Result<()> {
-        self.check_process()?;
-        let group = self.group.get();
-        self.registered
-            .remove(address)
-            .and_then(|()| group.map_or(Ok(()), |group| group.deregister(address)))
-            .map_err(|error| self.shared.named_as(error, "deregister"))
     }
 
     /// For whoever gives up the communicator: aborts what is still pending.

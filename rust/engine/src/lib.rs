@@ -20,6 +20,7 @@ mod process;
 mod reconfigure;
 mod recorder;
 mod registered;
+mod resources;
 mod state;
 #[cfg(test)]
 mod testing;

@@ -60,6 +60,14 @@ static PROCESS: Mutex<Option<Arc<HostEngine>>> = Mutex::new(None);
 /// # Errors
 /// `Unsupported`, with the reason.
 pub fn reduction_supported(op: ReduceOp, dtype: Dtype) -> Result<()> {
+    if matches!(op, ReduceOp::PremulSumAt(_)) {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "the host engine reads no factor from a device",
+        )
+        .got(op)
+        .remedy("set premul_factor instead"));
+    }
     Reduction::check(op, dtype)
 }
 

@@ -25,7 +25,7 @@ pub mod sys {
     pub use crate::bindings::*;
 }
 
-pub use load::{Attempt, LoadError, Nccl, Origin, Search};
+pub use load::{Attempt, LoadError, Nccl, Origin, PeerPointer, Search};
 pub use version::{Missing, Version, first_version};
 
 /// A function of a loaded library: `symbol!(nccl, ncclAllReduce)` is a `Result` of the function's

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::bindings::{Symbols, ncclResult_t};
+use crate::bindings::{Symbols, ncclResult_t, ncclWindow_t};
 use crate::version::{Missing, Version, first_version};
 
 /// Names the library to use, before any other.
@@ -39,6 +39,10 @@ impl Search {
         }
     }
 }
+
+/// Window, offset, peer, and a place for the address.
+pub type PeerPointer =
+    unsafe extern "C" fn(ncclWindow_t, usize, c_int, *mut *mut c_void) -> ncclResult_t;
 
 /// How a library was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +89,7 @@ impl Error for LoadError {}
 /// A loaded library.
 pub struct Nccl {
     symbols: Symbols,
+    peer_pointer: Option<PeerPointer>,
     version: Version,
     path: PathBuf,
     origin: Origin,
@@ -153,6 +158,20 @@ impl Nccl {
         &self.symbols
     }
 
+    /// `ncclGetPeerDevicePointer`, which another header than the table's declares: where a window of a
+    /// peer is for this device, NULL where it is out of reach.
+    ///
+    /// # Errors
+    /// `Missing`, when the library does not have it.
+    pub fn peer_pointer(&self) -> Result<PeerPointer, Missing> {
+        let symbol = "ncclGetPeerDevicePointer";
+        self.peer_pointer.ok_or(Missing {
+            symbol,
+            needs: first_version(symbol),
+            found: self.version,
+        })
+    }
+
     /// For `symbol!`: the function behind an entry of the table.
     ///
     /// # Errors
@@ -200,6 +219,10 @@ fn open(name: &OsStr, flags: c_int, origin: Origin) -> Result<Nccl, String> {
             with_causes(&error)
         }
     })?;
+    // SAFETY: the function is NCCL's by its name, and is used as long as the table below keeps the
+    // library open.
+    let peer_pointer = unsafe { library.get::<PeerPointer>(b"ncclGetPeerDevicePointer\0") };
+    let peer_pointer = peer_pointer.ok().map(|function| *function);
     // SAFETY: the table looks symbols up by name and keeps the library open as long as it lives.
     let symbols = unsafe { Symbols::from_library(libloading::Library::from(library)) }
         .map_err(|error| with_causes(&error))?;
@@ -220,6 +243,7 @@ fn open(name: &OsStr, flags: c_int, origin: Origin) -> Result<Nccl, String> {
     let path = file_of(*get_version as *const c_void).unwrap_or_else(|| PathBuf::from(name));
     Ok(Nccl {
         symbols,
+        peer_pointer,
         version: Version::from_code(code),
         path,
         origin,

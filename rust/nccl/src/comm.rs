@@ -14,11 +14,13 @@ use ferrocomm_nccl_sys::symbol;
 use crate::capture::{Captured, LastCaptured, keep_in};
 use crate::driver::{self, Event, OwnStream, Relaxed, Token, driver};
 use crate::events::{Events, Pooled};
-use crate::flights::{Flight, Flights};
+use crate::flights::Flight;
 use crate::handle::Handle;
 use crate::issuing::{is_harmless, put};
 use crate::joining::Seat;
 use crate::plan::{Place, plan};
+use crate::resources::Registrations;
+use crate::traffic::Traffic;
 use crate::watchdog::{Watchdog, Watched};
 
 /// How long giving up a communicator waits for a thread that is in a call of it.
@@ -38,8 +40,10 @@ pub(crate) struct Issuing {
 pub(crate) struct Standing {
     pub(crate) failure: Option<Error>,
     pub(crate) closed: bool,
+    /// its memory is given up until it is resumed
+    pub(crate) suspended: bool,
     /// when the call in progress is too late
-    call: Option<(Instant, Duration)>,
+    pub(crate) call: Option<(Instant, Duration)>,
 }
 
 /// One communicator: what is on its way, and how it stands.
@@ -55,9 +59,10 @@ pub(crate) struct Core {
     pub(crate) events: Arc<Events>,
     pub(crate) native_all_to_all: bool,
     pub(crate) issuing: Mutex<Issuing>,
-    pub(crate) flights: Flights,
+    pub(crate) flights: Traffic,
     pub(crate) captured: Mutex<Vec<Captured>>,
     pub(crate) standing: Mutex<Standing>,
+    pub(crate) registrations: Mutex<Registrations>,
     pub(crate) watchdog: Arc<Watchdog>,
 }
 
@@ -87,9 +92,10 @@ impl Core {
             }),
             events,
             native_all_to_all: symbol!(seat.nccl, ncclAlltoAll).is_ok(),
-            flights: Flights::default(),
+            flights: Traffic::default(),
             captured: Mutex::default(),
             standing: Mutex::default(),
+            registrations: Mutex::default(),
             watchdog,
             handle,
             rank,
@@ -119,6 +125,11 @@ impl Core {
                 ErrorKind::State,
                 "the communicator is finalized",
             )),
+            None if standing.suspended => Err(Error::new(
+                ErrorKind::State,
+                "the communicator is suspended",
+            )
+            .remedy("resume it first")),
             None => Ok(()),
         }
     }

@@ -70,7 +70,7 @@ fn unusable(what: &'static str) -> Error {
         .remedy("use a machine with an NVIDIA GPU and driver; gloo serves CPU tensors here")
 }
 
-fn has(functions: &[&CStr]) -> bool {
+pub(crate) fn has(functions: &[&CStr]) -> bool {
     // SAFETY: the caller knows that the library is present, so that this cannot panic.
     let library = unsafe { sys::culib() };
     functions.iter().all(|name| {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferrocomm_core::call::{Call, Stream};
+use ferrocomm_core::call::{Call, Region, Stream};
 use ferrocomm_core::deadline::Deadline;
-use ferrocomm_core::group::Group;
+use ferrocomm_core::group::{Group, MemoryUse};
 use ferrocomm_core::ids::GroupRank;
+use ferrocomm_core::window::{Registration, Window};
 use ferrocomm_core::work::Work;
 use ferrocomm_core::{Error, ErrorKind, Result, interrupt};
 use ferrocomm_nccl_sys::sys::{NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclResult_t};
@@ -21,6 +22,7 @@ use crate::errors;
 use crate::handle::{Comm, Handle, finished};
 use crate::issuing::is_harmless;
 use crate::joining::{Config, Seat, Slot, int};
+use crate::windows::NcclWindow;
 
 /// The communicator as the layer above has it.
 pub(crate) struct NcclGroup(Arc<Core>);
@@ -197,6 +199,7 @@ impl Group for NcclGroup {
                 "only a member of the sub-group can make it",
             ));
         };
+        core.admit()?;
         let split = self.split_by(int(lowest.index())?, int(own)?, &Arc::from(name));
         let split = split.map_err(|error| error.sequence(sequence));
         let split = split.inspect_err(|error| {
@@ -216,6 +219,7 @@ impl Group for NcclGroup {
 
     fn stand_aside(&self, sequence: u64) -> Result<()> {
         let name = self.0.seat.name.clone();
+        self.0.admit()?;
         self.split_by(NCCL_SPLIT_NOCOLOR, 0, &name)
             .map(drop)
             .map_err(|error| error.sequence(sequence))
@@ -232,6 +236,9 @@ impl Group for NcclGroup {
         if let Some(failure) = locked(&core.standing).failure.clone() {
             core.give_up();
             return Err(failure);
+        }
+        if locked(&core.standing).suspended {
+            core.resume()?;
         }
         while !core.flights.is_empty() && !core.is_closed() {
             core.reap();
@@ -255,9 +262,10 @@ impl Group for NcclGroup {
         }
         let _issuing = locked(&core.issuing);
         // A graph that uses it gives it up when it is gone.
-        if Arc::strong_count(&core.handle) > 1 {
+        if core.is_in_graphs() {
             return Ok(());
         }
+        core.forget_all();
         let outcome = core.handle.finalize(deadline);
         outcome.map_err(|error| error.communicator(&core.seat.name).rank(core.rank))
     }
@@ -288,5 +296,45 @@ impl Group for NcclGroup {
 
     fn transport(&self) -> String {
         "nccl".into()
+    }
+
+    fn open_window(
+        &self,
+        registration: Registration,
+        issued: &mut dyn FnMut(),
+    ) -> Result<Arc<dyn Window>> {
+        let window = NcclWindow::register(&self.0, registration);
+        issued();
+        window
+            .inspect_err(|error| {
+                if !is_harmless(error) && error.kind() != ErrorKind::State {
+                    self.0.fail(error.clone());
+                }
+            })
+            .map(|window| window as Arc<dyn Window>)
+    }
+
+    fn register_memory(&self, memory: Region) -> Result<()> {
+        self.0.register(memory)
+    }
+
+    fn deregister_memory(&self, address: usize) -> Result<()> {
+        self.0.deregister(address)
+    }
+
+    fn suspend(&self) -> Result<()> {
+        self.0.suspend()
+    }
+
+    fn resume(&self) -> Result<()> {
+        self.0.resume()
+    }
+
+    fn memory(&self) -> Result<MemoryUse> {
+        self.0.memory()
+    }
+
+    fn native(&self) -> Result<usize> {
+        Ok(self.0.handle.get()?.0.expose_provenance())
     }
 }

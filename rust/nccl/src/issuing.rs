@@ -39,11 +39,15 @@ pub(crate) fn put(plan: &Plan, handle: &Handle, stream: Stream, deadline: Deadli
     };
     match plan.combine {
         Some(Combine::Premul(factor)) => {
-            let op = target.premul(factor, plan.wire)?;
-            let outcome = target.steps(plan, op);
-            let given_back = target.give_back(op);
-            outcome.and(given_back)
+            let mut bytes = scalar(factor, plan.wire)?;
+            let here = ncclScalarResidence_t::ncclScalarHostImmediate;
+            target.steps_with(plan, bytes.as_mut_ptr().cast(), here)
         }
+        Some(Combine::PremulAt(address)) => target.steps_with(
+            plan,
+            memory(address),
+            ncclScalarResidence_t::ncclScalarDevice,
+        ),
         Some(Combine::Plain(op)) => target.steps(plan, op),
         None => target.steps(plan, ncclRedOp_t::ncclSum),
     }
@@ -213,23 +217,32 @@ impl Target<'_> {
         })
     }
 
-    /// An op that multiplies every input by `factor` before it is added.
-    fn premul(&self, factor: f64, wire: Wire) -> Result<ncclRedOp_t> {
+    /// `steps` with an op that multiplies every input by the factor before it is added. NCCL lets go
+    /// of an op once the last call with it has returned, so the op ends here.
+    fn steps_with(
+        &self,
+        plan: &Plan,
+        factor: *mut c_void,
+        residence: ncclScalarResidence_t,
+    ) -> Result<()> {
+        let op = self.premul(factor, residence, plan.wire)?;
+        let outcome = self.steps(plan, op);
+        let given_back = self.give_back(op);
+        outcome.and(given_back)
+    }
+
+    fn premul(
+        &self,
+        factor: *mut c_void,
+        residence: ncclScalarResidence_t,
+        wire: Wire,
+    ) -> Result<ncclRedOp_t> {
         let create = function!(self, ncclRedOpCreatePreMulSum)?;
-        let mut bytes = scalar(factor, wire)?;
         let mut op = ncclRedOp_t::ncclSum;
-        let here = ncclScalarResidence_t::ncclScalarHostImmediate;
-        // SAFETY: a place for one op, and one element of the type in host memory, which NCCL reads
-        // before it returns.
-        let result = unsafe {
-            create(
-                &raw mut op,
-                bytes.as_mut_ptr().cast(),
-                wire.dtype,
-                here,
-                self.comm,
-            )
-        };
+        // SAFETY: a place for one op, and one element of the type: in host memory, which NCCL reads
+        // before it returns, or in the device's, valid until the operation is over by the client's
+        // promise.
+        let result = unsafe { create(&raw mut op, factor, wire.dtype, residence, self.comm) };
         self.ended("ncclRedOpCreatePreMulSum", result)?;
         Ok(op)
     }

@@ -18,9 +18,13 @@ mod issuing;
 mod joining;
 mod library;
 mod memory;
+mod memory_ops;
 mod plan;
 mod reductions;
+mod resources;
+mod traffic;
 mod watchdog;
+mod windows;
 
 pub use joining::{GroupOptions, OnFatal, create};
 pub use library::{describe, locate, usable};

@@ -60,6 +60,8 @@ pub(crate) enum Combine {
     Plain(ncclRedOp_t),
     /// SUM of the inputs times this, made for the call
     Premul(f64),
+    /// the same with one element at this address of the device, read when the operation runs
+    PremulAt(usize),
 }
 
 /// How NCCL combines elements of `dtype` with `op`.
@@ -97,7 +99,10 @@ pub(crate) fn combine(op: ReduceOp, dtype: Dtype) -> Result<(Combine, Wire)> {
         ReduceOp::Min => plain(ncclRedOp_t::ncclMin),
         ReduceOp::Max => plain(ncclRedOp_t::ncclMax),
         ReduceOp::PremulSum(factor) if real || complex => Ok((Combine::Premul(factor), wire)),
-        ReduceOp::PremulSum(_) => Err(refused(op, dtype, "a factor is for floating point alone")),
+        ReduceOp::PremulSumAt(address) if real || complex => Ok((Combine::PremulAt(address), wire)),
+        ReduceOp::PremulSum(_) | ReduceOp::PremulSumAt(_) => {
+            Err(refused(op, dtype, "a factor is for floating point alone"))
+        }
     }
 }
 
@@ -168,6 +173,7 @@ mod tests {
                 Dtype::Int64,
                 "PREMUL_SUM of int64",
             ),
+            (ReduceOp::PremulSumAt(64), Dtype::Bool, "PREMUL_SUM of bool"),
         ] {
             let error = reduction_supported(op, dtype).expect_err(words);
             assert_eq!(error.kind(), ErrorKind::Unsupported);

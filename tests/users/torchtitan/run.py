@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from launching import launch_and_end  # noqa: E402
+
 LIMIT = 600
 STEPS = 5
 TOLERANCE = 1e-6
@@ -94,21 +97,16 @@ def train(
     place = scratch / f"{name}.{engine}"
     place.mkdir(exist_ok=True)
     losses = place / f"losses.{steps}"
-    done = subprocess.run(
+    code, output = launch_and_end(
         command_of(case, engine, place, steps),
+        environment(engine, losses, scratch),
+        LIMIT,
         cwd=scratch,
-        env=environment(engine, losses, scratch),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=LIMIT,
-        check=False,
     )
     # Under pipeline parallel the last rank has the loss; otherwise all have the same.
     last = Path(f"{losses}.{case.ranks - 1}")
-    if done.returncode != 0 or not last.exists():
-        raise SystemExit(f"{name} on {engine} failed:\n{done.stdout[-8000:]}")
+    if code != 0 or not last.exists():
+        raise SystemExit(f"{name} on {engine} ended with {code}:\n{output[-8000:]}")
     lines = [json.loads(line) for line in last.read_text().splitlines()]
     return [(line["step"], line["loss"], line["norm"]) for line in lines]
 

@@ -303,24 +303,36 @@ fn the_abort_hook_and_registered_memory_survive() {
         let state = state.to_string_lossy().into_owned();
         tell.lock().unwrap().push((error.what().to_owned(), state));
     });
+    let at = |address, bytes| ferrocomm_core::call::Region { address, bytes };
     let current = scene.communicator.current();
     current.set_abort_hook(Some(hook));
-    current.register(0x1000, 16).unwrap();
-    current.register(0x2000, 16).unwrap();
+    current.register_memory(at(0x1000, 16)).unwrap();
+    current.register_memory(at(0x2000, 16)).unwrap();
     let (pending, meeting) = scene.begin(2).unwrap();
-    scene.communicator.current().deregister(0x1000).unwrap();
+    scene
+        .communicator
+        .current()
+        .deregister_memory(0x1000)
+        .unwrap();
     meeting.end(Ok(()));
     pending.wait(None).unwrap();
     assert!(told.lock().unwrap().is_empty(), "nothing went wrong");
     let current = scene.communicator.current();
-    assert!(current.deregister(0x1000).is_err());
-    assert!(current.register(0x2000, 16).is_err(), "it is registered");
+    assert!(current.deregister_memory(0x1000).is_err());
+    assert!(
+        current.register_memory(at(0x2000, 16)).is_err(),
+        "it is registered"
+    );
     let (pending, meeting) = scene.begin(3).unwrap();
     meeting.end(Err(lost()));
     assert!(pending.wait(None).is_err());
     let expected = ("somebody is gone".to_owned(), "failed".to_owned());
     assert_eq!(*told.lock().unwrap(), [expected]);
-    scene.communicator.current().deregister(0x2000).unwrap();
+    scene
+        .communicator
+        .current()
+        .deregister_memory(0x2000)
+        .unwrap();
     // The hook holds the communicator.
     scene.communicator.current().set_abort_hook(None);
 }

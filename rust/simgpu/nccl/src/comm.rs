@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::dtype::{DataType, Reduction};
 use crate::failure::{Code, Failure, Outcome, cuda, remember};
 use crate::locked;
+use crate::registered;
 
 /// A step that a communicator without blocking does on its own thread.
 type Job = Box<dyn FnOnce() -> Outcome + Send>;
@@ -152,6 +153,12 @@ impl Comm {
             all.remove(&self.handle);
         }
         locked(&self.worker).take();
+        registered::forget(self.handle);
+    }
+
+    /// How many communicators this process has.
+    pub fn count() -> usize {
+        locked(&COMMS).as_ref().map_or(0, HashMap::len)
     }
 
     /// The memory it shares, once it has joined.

@@ -13,6 +13,7 @@ pub mod fp8;
 pub mod group;
 pub mod launch;
 pub mod management;
+pub mod registered;
 pub mod window;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use simgpu_common::fault;
 
@@ -24,6 +25,12 @@ pub fn told_version() -> c_int {
             .and_then(|version| c_int::try_from(version).ok())
             .unwrap_or(VERSION)
     })
+}
+
+/// For tests: how many communicators this process has.
+#[unsafe(no_mangle)]
+pub extern "C" fn simgpuNcclComms() -> c_int {
+    c_int::try_from(Comm::count()).unwrap_or(c_int::MAX)
 }
 
 fn default_config() -> Config {
@@ -229,13 +236,16 @@ nccl_api! {
         Ok(Code::SUCCESS)
     }
 
-    /// Ends the operations under way.
+    /// Ends the operations under way. The fault makes the call itself take long.
     fn ncclCommRevoke(comm: usize, flags: c_int) {
         let comm = Comm::from_handle(comm)?;
         if flags != 0 {
             return Err(Failure::argument(format!("revokeFlags {flags}, expected 0")));
         }
         comm.revoke();
+        if let Some(&[milliseconds]) = fault::of_this_rank("SIMGPU_SLOW_REVOKE").as_deref() {
+            std::thread::sleep(Duration::from_millis(milliseconds.unsigned_abs()));
+        }
         comm.perform(|comm| {
             comm.wait_until_idle();
             Ok(())

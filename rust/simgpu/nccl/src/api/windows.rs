@@ -9,7 +9,14 @@ use crate::dtype::DataType;
 use crate::failure::{Code, Failure, Outcome};
 use crate::group;
 use crate::launch::{Action, check_buffer};
+use crate::registered;
 use crate::window;
+
+/// For tests: how many registrations cover a range of memory; with no bytes, how many there are.
+#[unsafe(no_mangle)]
+pub extern "C" fn simgpuNcclRegistered(start: usize, bytes: usize) -> c_int {
+    c_int::try_from(registered::covering(start, bytes)).unwrap_or(c_int::MAX)
+}
 
 /// As in NCCL's header.
 #[repr(C)]
@@ -95,20 +102,19 @@ nccl_api! {
         Ok(Code::SUCCESS)
     }
 
-    /// Registers a buffer. Nothing is gained by it here.
+    /// Registers a buffer.
     fn ncclCommRegister(comm: usize, buffer: usize, bytes: usize, handle: *mut usize) {
         Comm::from_handle(comm)?.ready()?;
         check_buffer("buff", buffer, bytes)?;
-        put(handle, "handle", buffer)?;
+        not_null(handle, "handle")?;
+        put(handle, "handle", registered::add(comm, buffer, bytes))?;
         Ok(Code::SUCCESS)
     }
 
     /// Ends a registration.
     fn ncclCommDeregister(comm: usize, handle: usize) {
         Comm::from_handle(comm)?;
-        if handle == 0 {
-            return Err(Failure::argument("handle argument is NULL"));
-        }
+        registered::remove(comm, handle)?;
         Ok(Code::SUCCESS)
     }
 

@@ -1,0 +1,62 @@
+// What a communicator holds beside its operations: registered memory, memory that it can give up
+// for a while, and what the library below knows it under.
+
+#include "comm.hpp"
+
+namespace ferrocomm {
+
+void TorchComm::register_memory(uintptr_t address, size_t bytes, std::shared_ptr<void> owner) {
+  GilReleased released;
+  std::lock_guard<std::mutex> lock(memory_mutex_);
+  if (memory_owners_.contains(address)) return;
+  check(fc_comm_register(handle(), reinterpret_cast<const void*>(address), bytes));
+  memory_owners_.emplace(address, std::move(owner));
+}
+
+size_t TorchComm::deregister_memory(const std::function<bool(void* owner)>& belongs) {
+  std::vector<std::shared_ptr<void>> dropped;  // with no lock held: an owner may want the GIL
+  GilReleased released;
+  std::lock_guard<std::mutex> lock(memory_mutex_);
+  for (auto known = memory_owners_.begin(); known != memory_owners_.end();) {
+    if (!belongs(known->second.get())) {
+      ++known;
+      continue;
+    }
+    check(fc_comm_deregister(handle(), reinterpret_cast<const void*>(known->first)));
+    dropped.push_back(std::move(known->second));
+    known = memory_owners_.erase(known);
+  }
+  return dropped.size();
+}
+
+void TorchComm::forget_memory() {
+  std::unordered_map<uintptr_t, std::shared_ptr<void>> dropped;
+  std::lock_guard<std::mutex> lock(memory_mutex_);
+  std::swap(dropped, memory_owners_);
+}
+
+void TorchComm::suspend() {
+  check(without_gil([this] { return fc_comm_suspend(handle()); }));
+}
+
+void TorchComm::resume() {
+  check(without_gil([this] { return fc_comm_resume(handle()); }));
+}
+
+std::unordered_map<std::string, uint64_t> TorchComm::memory_stats() const {
+  fc_memory_use use{};
+  use.size = sizeof(use);
+  check(without_gil([&] { return fc_comm_memory_use(handle(), &use); }));
+  return {{"suspend", use.suspendable},
+          {"suspended", use.suspended},
+          {"persist", use.persistent},
+          {"total", use.total}};
+}
+
+uintptr_t TorchComm::native() const {
+  void* native = nullptr;
+  check(fc_comm_native(handle(), &native));
+  return reinterpret_cast<uintptr_t>(native);
+}
+
+}  // namespace ferrocomm
