@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-LIMIT = 60.0
+LIMIT = 120.0
 _BAR = 30
 # What a launcher may have set for this process and is not meant for the ranks it starts.
 _LAUNCHER = (
