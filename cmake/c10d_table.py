@@ -172,7 +172,7 @@ def main() -> int:
     elif fresh != text:
         print("docs/c10d.md is not what `python cmake/c10d_table.py --write` makes", file=sys.stderr)
         return 1
-    print(f"c10d table: {count} methods passed")
+    print(f"c10d table: {count} passed")
     return 0
 
 
