@@ -70,9 +70,7 @@ std::string health_of_comms() {
          comms + "]}";
 }
 
-void health(const Request& /*request*/, Response& response) {
-  answer(response, health_of_comms);
-}
+void health(const Request& /*request*/, Response& response) { answer(response, health_of_comms); }
 
 std::string environment(const char* name, const char* otherwise) {
   const char* value = std::getenv(name);

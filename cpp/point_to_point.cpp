@@ -104,7 +104,8 @@ std::string reached(const TorchComm& comm) {
 [[noreturn]] void throw_late(const TorchComm& comm, const std::vector<int>& late,
                              Milliseconds timeout, const std::string& cause) {
   std::string text = "[Rank " + std::to_string(comm.rank()) +
-                     "]: " + (comm.rank() == 0 ? "" : reached(comm)) + (late.size() == 1 ? "Rank " : "Ranks ") + join(late) +
+                     "]: " + (comm.rank() == 0 ? "" : reached(comm)) +
+                     (late.size() == 1 ? "Rank " : "Ranks ") + join(late) +
                      " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) +
                      " ms [communicator " + comm.name() + "]";
   if (!cause.empty()) text += "; " + cause;

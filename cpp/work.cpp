@@ -176,11 +176,11 @@ void OperationState::take_time() {
 float OperationState::duration() const {
   const int64_t took = took_ns_.load();
   if (took >= 0) return static_cast<float>(took) / 1e6F;
-  throw_status(FC_ERR_STATE, std::string("wrong state: ") +
-                                 (timed_ ? "the operation has not ended" :
-                                           "times are not taken") +
-                                 to_string(site_) + "; " +
-                                 (timed_ ? "wait for it" : "enable the timing of collectives before it"));
+  throw_status(FC_ERR_STATE,
+               std::string("wrong state: ") +
+                   (timed_ ? "the operation has not ended" : "times are not taken") +
+                   to_string(site_) + "; " +
+                   (timed_ ? "wait for it" : "enable the timing of collectives before it"));
 }
 
 void OperationState::settle() {

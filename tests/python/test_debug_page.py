@@ -63,9 +63,12 @@ def test_the_pages_of_a_live_job(tmp_path):
         "TORCH_DISTRIBUTED_USE_TORCHCOMMS": "1",
         "TORCHCOMM_FR_DUMP_TEMP_FILE": str(tmp_path / "dump_"),
     }
-    with (tmp_path / "log").open("wb") as log, subprocess.Popen(
-        [*command, str(tmp_path)], env=environment, stdout=log, stderr=subprocess.STDOUT
-    ) as job:
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(
+            [*command, str(tmp_path)], env=environment, stdout=log, stderr=subprocess.STDOUT
+        ) as job,
+    ):
         try:
             wait_for([tmp_path / "ready0", tmp_path / "ready1"], job)
             trace = page(port, "torchcomms_fr_trace")

@@ -28,7 +28,13 @@ class Tokens(Dataset):
 def main(report: Report) -> None:
     transformers.set_seed(1)
     config = transformers.GPT2Config(
-        vocab_size=64, n_positions=32, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+        vocab_size=64,
+        n_positions=32,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     model = transformers.GPT2LMHeadModel(config)
     with tempfile.TemporaryDirectory(prefix="trainer_") as folder:

@@ -89,7 +89,9 @@ def command_of(case: Case, engine: str, dump: Path, steps: int) -> list[str]:
     return command + (["--comm.mode", "torchcomms"] if engine == "ours" else [])
 
 
-def train(name: str, engine: str, scratch: Path, steps: int = STEPS) -> list[tuple[int, float, float]]:
+def train(
+    name: str, engine: str, scratch: Path, steps: int = STEPS
+) -> list[tuple[int, float, float]]:
     """Step, loss and gradient norm of the steps that this call trained."""
     case = CASES[name]
     place = scratch / f"{name}.{engine}"
@@ -130,7 +132,10 @@ def compare(name: str, scratch: Path) -> bool:
             found[engine] += train(name, engine, scratch, STEPS + 2)[-2:]
         seconds = time.monotonic() - start
         step, loss, norm = found[engine][-1]
-        print(f"{name:<11} {ranks:>5}  {engine:<6} {step:>4} {loss!r:<20} {norm!r:<20} {seconds:>6.1f}")
+        print(
+            f"{name:<11} {ranks:>5}  {engine:<6} {step:>4} {loss!r:<20} {norm!r:<20} "
+            f"{seconds:>6.1f}"
+        )
     agree = same(found["ours"], found["stock"], ranks)
     if not agree:
         for mine, theirs in zip(found["ours"], found["stock"], strict=False):

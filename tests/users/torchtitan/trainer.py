@@ -112,7 +112,9 @@ def exchange_in_one_tensor() -> None:
 def write_losses() -> None:
     shown = titan_metrics.MetricsProcessor.log
 
-    def log(self: Any, step: int, loss: float, highest: float, norm: float, *rest: Any, **more: Any):
+    def log(
+        self: Any, step: int, loss: float, highest: float, norm: float, *rest: Any, **more: Any
+    ):
         with open(f"{os.environ['LOSS_FILE']}.{os.environ['RANK']}", "a") as file:
             numbers = {"step": step, "loss": float(loss), "norm": float(norm)}
             file.write(json.dumps(numbers) + "\n")
@@ -130,7 +132,9 @@ def check_served_at_exit() -> None:
         import torchcomms
 
         # A mesh of one rank gets a group that pretends.
-        groups = [g for g in torchcomms.engine_info()["groups"] if g["backend"] != "FakeProcessGroup"]
+        groups = [
+            g for g in torchcomms.engine_info()["groups"] if g["backend"] != "FakeProcessGroup"
+        ]
         served = {entry["served_by"] for entry in groups}
         if group is None and served != {expected}:
             raise RuntimeError(f"expected {expected} to serve all of {groups}")
