@@ -31,7 +31,8 @@ CARGO_FLAGS := --workspace --locked
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
         test-conformance test-conformance-full test-failures test-reconfigure test-hosts \
-        test-simgpu test-gpu prebuilt test-selftest docs
+        test-simgpu test-gpu prebuilt test-selftest docs \
+        test-suite test-suite-quick test-users test-titan
 
 help:
 	@echo 'make setup      the environment .venv with torch and the tools'
@@ -39,10 +40,12 @@ help:
 	@echo 'make demo       a DDP training on torch'"'"'s gloo and on the Rust engine, side by side'
 	@echo 'make test       the checks; make test-NAME runs one:'
 	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
-	@echo '                matrix docs conformance failures models simgpu'
+	@echo '                matrix docs conformance failures models simgpu suite-quick'
 	@echo 'make test-full  the same, then conformance on four hosts (hosts), self-tests (selftest),'
 	@echo '                400 rounds of kill, shrink and rejoin (reconfigure), make sanitize, the demo,'
 	@echo '                and cases of conformance drawn from the full product'
+	@echo 'make test-suite torch'"'"'s own tests on stock gloo and on the engine; 20 minutes'
+	@echo 'make test-users trainers on stock gloo and on the engine; 15 minutes; test-titan: TorchTitan, 30'
 	@echo 'make test-gpu   the checks for a machine with an NVIDIA GPU; 8 minutes at most (docs/gpu.md)'
 	@echo 'make prebuilt   into build/prebuilt, what such a machine needs that has no Rust'
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
@@ -161,6 +164,26 @@ test-selftest: $(BUILD)
 
 test-matrix: setup
 	$(PY) cmake/torch_matrix.py
+	$(PY) cmake/c10d_table.py
+
+# torch's own tests of torch.distributed, on stock gloo and on the engine, compared by name; then
+# those of its nccl part on the simulated GPU.
+test-suite: $(BUILD)
+	$(PY) tests/torch_suite/run.py
+	$(PY) tests/torch_suite/run_nccl.py
+
+test-suite-quick: $(BUILD)
+	$(PY) tests/torch_suite/run.py --quick
+
+# Trainers, in an environment that also has their packages.
+USERS := build/users-venv
+test-users: $(BUILD)
+	$(PY) tests/users/prepare.py $(USERS)
+	$(USERS)/bin/python tests/users/run.py
+
+test-titan: $(BUILD)
+	$(PY) tests/users/prepare.py $(USERS)
+	$(USERS)/bin/python tests/users/torchtitan/run.py
 
 test-docs: $(BUILD)
 	$(PY) tests/tools/check_docs.py $(INSTALLED)

@@ -65,7 +65,8 @@ CHECKS = [
     Check("test-python", 900, r"^=+ .* in [\d.]+s"),
     Check("test-conformance", 900, r"^conformance:|^=+ .* in [\d.]+s"),
     Check("test-failures", 900, r"^failures:"),
-    Check("test-matrix", 900, r"^torch-matrix:"),
+    Check("test-matrix", 900, r"^torch-matrix:|^c10d table:"),
+    Check("test-suite-quick", 300, r"^torch suite:"),
     Check("test-docs", 300, r"^docs:"),
     Check("test-models", 600, CARGO),
     Check("test-simgpu", 900, rf"{CARGO}|^=+ .* in [\d.]+s"),
@@ -76,6 +77,9 @@ FULL = [
     Check("test-hosts", 1800, r"^hosts:"),
     Check("sanitize", 3600, r"^(c|c\+\+) tests:|^sanitize:"),
     Check("test-conformance-full", 3600, r"^conformance:"),
+    Check("test-suite", 3600, r"^torch suite"),
+    Check("test-users", 3600, r"^users:"),
+    Check("test-titan", 3600, r"^torchtitan:"),
     Check("demo", 900, r"the Rust engine served the group"),
 ]
 

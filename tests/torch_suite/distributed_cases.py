@@ -3,8 +3,8 @@
 What torch's repository keeps in a script that is not in the wheel: the class with the tests and the
 one that starts ranks, put together. Ranks are forked, so that torch is imported once.
 
-With SUITE_ENGINE=ferrocomm every process refuses to run a test that torch's own backend would serve:
-torch falls back to it without a word.
+With SUITE_ENGINE=ferrocomm every process refuses to run a test that torch's own backend would
+serve: torch falls back to it without a word.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the nccl part of torch's own tests on the simulated GPU, on torch's NCCL backend and on ours.
+"""Runs the nccl part of torch's own tests on the simulated GPU, on torch's backend and on ours.
 
     python tests/torch_suite/run_nccl.py [--all] [NAME ...]
 

@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: accumulated gradients, clipping, gathered metrics, objects, saved state."""
+"""Hugging Face Accelerate: accumulated gradients, clipping, metrics, objects, saved state."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ At two ranks every result must be the same to the last digit: a sum of two does 
 order. At four it does, and the two engines add in different orders, so numbers may differ by 1e-6
 of themselves there and digests of whole states are not compared. Where gradients travel in 16 bits
 the difference is that of their rounding: stock rounds each of the three additions, the engine adds
-in 32 bits and rounds once. Ends with the table job x engine x loss x wall time, and with the time of
-a DDP and an FSDP2 step.
+in 32 bits and rounds once. Ends with the table job x engine x loss x wall time, and with the time
+of a DDP and an FSDP2 step.
 """
 
 from __future__ import annotations

@@ -15,7 +15,23 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-SYLLABLES = "ba ko ri ten mo lu sha ver in dor al pe qui zan eth o".split()
+SYLLABLES = (
+    "ba",
+    "ko",
+    "ri",
+    "ten",
+    "mo",
+    "lu",
+    "sha",
+    "ver",
+    "in",
+    "dor",
+    "al",
+    "pe",
+    "qui",
+    "zan",
+    "o",
+)
 DOCUMENTS = 400
 # The debug models have 2048 embeddings.
 VOCABULARY = 2000

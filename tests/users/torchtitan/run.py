@@ -133,7 +133,8 @@ def compare(name: str, scratch: Path) -> bool:
         seconds = time.monotonic() - start
         step, loss, norm = found[engine][-1]
         print(
-            f"{name:<11} {ranks:>5}  {engine:<6} {step:>4} {loss!r:<20} {norm!r:<20} {seconds:>6.1f}"
+            f"{name:<11} {ranks:>5}  {engine:<6} {step:>4} {loss!r:<20} {norm!r:<20} "
+            f"{seconds:>6.1f}"
         )
     agree = same(found["ours"], found["stock"], ranks)
     if not agree:
