@@ -1,9 +1,23 @@
 // Collectives of TorchComm: check the tensors, then one call of the C ABI each.
 
+#include <ATen/MemoryOverlap.h>
+
 #include "comm.hpp"
 
 namespace ferrocomm {
 namespace {
+
+// What other ranks are to get is still to be read when the root's own part is written; stock
+// backends take lists in which the output stands, too.
+Tensors apart_from(const at::Tensor& output, const Tensors& inputs, size_t own) {
+  Tensors apart = inputs;
+  for (size_t rank = 0; rank < apart.size(); ++rank) {
+    const bool overlaps = apart[rank].defined() && output.defined() &&
+                          at::get_overlap_status(output, apart[rank]) != at::MemOverlapStatus::No;
+    if (rank != own && overlaps) apart[rank] = apart[rank].clone();
+  }
+  return apart;
+}
 
 std::vector<Buffer> stage_inputs(Stage& stage, const char* argument, const Tensors& tensors) {
   std::vector<Buffer> buffers;
@@ -367,7 +381,8 @@ WorkPtr TorchComm::scatter(const at::Tensor& output, const Tensors& inputs, int 
   const bool at_root = rank_ == root;
   stage.require_list("input list", inputs.size(), at_root ? static_cast<size_t>(size_) : 0);
   const Buffer own = stage.output("output", output);
-  const Parts parts = parts_of(stage_inputs(stage, "input", inputs));
+  const Tensors apart = apart_from(output, inputs, static_cast<size_t>(rank_));
+  const Parts parts = parts_of(stage_inputs(stage, "input", apart));
   for (const size_t count : parts.counts) stage.require_count("input", count, own.count);
   operation.add_output(output);
   operation.issue([&](const fc_op_options* options, fc_work** work) {
