@@ -118,9 +118,8 @@ def words_of_timeouts(me: Rank) -> None:
     if me.rank == 0:
         options = dist.BarrierOptions()
         options.timeout = timedelta(seconds=0.2)
-        barrier = pair.barrier(options)
         with pytest.raises(RuntimeError, match=r" timeout of 0\.200 s"):
-            barrier.wait()
+            pair.barrier(options).wait()
 
 
 def surface(me: Rank) -> None:
