@@ -61,6 +61,7 @@ def over(tested: torchcomms.TorchComm) -> None:
 
 def time_out() -> None:
     tested = comm(seconds=2)
+    tested.register_abort_hook(lambda: print("THE HOOK", flush=True))
     first(tested)
     if RANK == 0:
         failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())

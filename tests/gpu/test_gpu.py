@@ -70,6 +70,7 @@ def test_a_rank_that_stays_away_fails_the_operation_and_names_it() -> None:
     late = run("failing.py", "time_out", ranks=2)[0]
     assert "time-out: the operation did not end on the device in time" in late.output
     assert "operation all_reduce, sequence 2" in late.output
+    assert "THE HOOK" in late.output, late.output
     assert "STILL HERE" in late.output, late.output
 
 
@@ -79,6 +80,7 @@ def test_a_time_out_ends_the_process_with_its_reason_where_it_shall(tmp_path: Pa
     ended = run("failing.py", "time_out", ranks=2, TORCHCOMM_ABORT_ON_ERROR="1", **dump)[0]
     assert ended.status == -6, ended.output
     assert "ferrocomm: the process ends: time-out" in ended.output
+    assert "THE HOOK" in ended.output, ended.output
     entries = json.loads((tmp_path / "rank_0").read_text())["entries"]
     assert [e["state"] for e in entries][-1] != "completed"
 
