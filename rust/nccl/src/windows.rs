@@ -95,7 +95,9 @@ impl NcclWindow {
         let (code, bytes) = (u64::from(own.is_err()), asked.memory.bytes as u64);
         let notes = agree(core, [code, bytes], deadline)?;
         let words = own?;
-        let made = all_ready(&notes).and_then(|()| Self::make(core, asked.memory, words, &notes));
+        // All ranks go back here, or none.
+        all_ready(&notes).inspect_err(|_| give_back(words))?;
+        let made = Self::make(core, asked.memory, words, &notes);
         let notes = agree(core, [u64::from(made.is_err()), 0], deadline)?;
         let window = made.inspect_err(|_| give_back(words))?;
         if let Err(error) = all_ready(&notes) {
