@@ -30,8 +30,8 @@ CARGO_FLAGS := --workspace --locked
 .PHONY: help setup build demo test test-full sanitize bench bench-windows header format clean \
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
-        test-conformance test-conformance-full test-failures test-hosts \
-        test-simgpu test-gpu prebuilt
+        test-conformance test-conformance-full test-failures test-reconfigure test-hosts \
+        test-simgpu test-gpu prebuilt test-selftest docs
 
 help:
 	@echo 'make setup      the environment .venv with torch and the tools'
@@ -40,14 +40,16 @@ help:
 	@echo 'make test       the checks; make test-NAME runs one:'
 	@echo '                rustfmt clippy clang-format ruff mypy header rust c cpp exports python'
 	@echo '                matrix docs conformance failures models simgpu'
-	@echo 'make test-full  the same, then conformance on four hosts (hosts), make sanitize, the demo, and'
-	@echo '                cases of conformance drawn from the full product'
+	@echo 'make test-full  the same, then conformance on four hosts (hosts), self-tests (selftest),'
+	@echo '                400 rounds of kill, shrink and rejoin (reconfigure), make sanitize, the demo,'
+	@echo '                and cases of conformance drawn from the full product'
 	@echo 'make test-gpu   the checks for a machine with an NVIDIA GPU; 8 minutes at most (docs/gpu.md)'
 	@echo 'make prebuilt   into build/prebuilt, what such a machine needs that has no Rust'
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
 	@echo 'make bench      every operation beside gloo and MPI, into docs/performance.md; 30 minutes'
 	@echo '                (BENCH=--quick: some of it, printed only)'
 	@echo 'make bench-windows  puts and signals between two ranks, beside a plain copy'
+	@echo 'make docs       the pages as a site, into build/site'
 	@echo 'make header     include/ferrocomm.h and the list of exported symbols, written anew'
 	@echo 'make format     formats all sources'
 	@echo 'make clean      removes what was built; the environment stays'
@@ -145,16 +147,28 @@ test-conformance-full: $(BUILD)
 test-failures: $(BUILD)
 	$(PY) tests/failures/run.py
 
+# 200 rounds of kill, shrink and rejoin over each transport.
+test-reconfigure: $(BUILD)
+	$(PY) tests/python/rejoin.py --rounds 200
+
 # On network namespaces, which root alone can make.
 test-hosts: $(BUILD)
 	@if [ "$$(id -u)" = 0 ]; then PYTHON='$(abspath $(PY))' tests/hosts/run.sh -s conformance; \
 	else echo 'hosts: 1 skipped: network namespaces need root'; fi
+
+test-selftest: $(BUILD)
+	$(PY) tests/tools/selftests.py
 
 test-matrix: setup
 	$(PY) cmake/torch_matrix.py
 
 test-docs: $(BUILD)
 	$(PY) tests/tools/check_docs.py $(INSTALLED)
+
+docs: setup
+	$(PY) tests/tools/settings.py --write
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo 'docs: build/site/index.html'
 
 # The simulated GPU by itself, and torch's own backend on it.
 test-simgpu: $(BUILD)

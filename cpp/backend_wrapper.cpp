@@ -1,5 +1,6 @@
 #include "backend_wrapper.hpp"
 
+#include "reconfigure.hpp"
 #include "window.hpp"
 
 namespace ferrocomm {
@@ -30,12 +31,79 @@ c10::intrusive_ptr<c10d::Backend> BackendWrapper::split(
   return c10::make_intrusive<BackendWrapper>(std::move(part));
 }
 
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+c10d::ReconfigureHandle BackendWrapper::get_reconfigure_handle() const {
+  return init_handle(*comm_);
+}
+
+BackendWrapper::BaseWork BackendWrapper::reconfigure(const c10d::ReconfigureOptions& opts) {
+  // The work may outlive this object.
+  c10::weak_intrusive_ptr<BackendWrapper> weak(
+      c10::intrusive_ptr<BackendWrapper>::reclaim_copy(this));
+  const auto configured = [weak] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->rank_ = self->comm_->rank();
+    self->size_ = self->comm_->size();
+  };
+  return ferrocomm::reconfigure(*comm_, {opts.uuid, opts.handles, opts.timeout, opts.hints},
+                                configured);
+}
+#endif
+
 #ifdef C10D_BACKEND_HAS_WINDOW
 c10::intrusive_ptr<c10d::Window> BackendWrapper::new_window(
     const std::optional<at::Tensor>& tensor) {
-  auto window = std::make_shared<Window>(comm_);
-  if (tensor) window->register_tensor(*tensor, true, std::chrono::milliseconds(0));
-  return c10::make_intrusive<C10dWindow>(std::move(window));
+  return c10::make_intrusive<C10dWindow>(
+      ferrocomm::new_window(comm_, tensor, std::chrono::milliseconds(0)));
+}
+#endif
+
+// ---- hooks
+
+template <typename Add, typename List>
+void BackendWrapper::keep_hook(HookIds& ids, List& list, int64_t hook_id, Add&& add) {
+  drop_hook(ids, list, hook_id);
+  const uint64_t own = add();
+  std::lock_guard<std::mutex> lock(hooks_mutex_);
+  ids[hook_id] = own;
+}
+
+template <typename List>
+void BackendWrapper::drop_hook(HookIds& ids, List& list, int64_t hook_id) {
+  uint64_t own = 0;
+  {
+    std::lock_guard<std::mutex> lock(hooks_mutex_);
+    const auto found = ids.find(hook_id);
+    if (found == ids.end()) return;
+    own = found->second;
+    ids.erase(found);
+  }
+  list.remove(own);
+}
+
+#if TORCH_VERSION_MINOR >= 14
+void BackendWrapper::registerAbortHook(int64_t hook_id, c10d::AbortHook hook) {
+  keep_hook(abort_hooks_, comm_->hooks()->abort, hook_id,
+            [&] { return comm_->add_abort_hook(std::move(hook)); });
+}
+
+void BackendWrapper::unregisterAbortHook(int64_t hook_id) {
+  drop_hook(abort_hooks_, comm_->hooks()->abort, hook_id);
+}
+#endif
+
+#if TORCH_VERSION_MINOR >= 15
+void BackendWrapper::registerCompletionHook(int64_t hook_id, c10d::CompletionHook hook) {
+  keep_hook(completion_hooks_, comm_->hooks()->completions, hook_id, [&] {
+    return comm_->hooks()->completions.add([hook = std::move(hook)](uint64_t key) {
+      hook({key, std::nullopt});  // operations are not timed
+    });
+  });
+}
+
+void BackendWrapper::unregisterCompletionHook(int64_t hook_id) {
+  drop_hook(completion_hooks_, comm_->hooks()->completions, hook_id);
 }
 #endif
 
@@ -91,8 +159,17 @@ BackendWrapper::BaseWork BackendWrapper::broadcast(Tensors& tensors,
 
 BackendWrapper::BaseWork BackendWrapper::allreduce(Tensors& tensors,
                                                    const c10d::AllreduceOptions& opts) {
-  only("all_reduce", "tensor list", tensors);
+  // torch calls this one for sparse tensors as well.
+  if (only("all_reduce", "tensor list", tensors).is_sparse()) {
+    return allreduce_sparse(tensors, opts);
+  }
   return comm_->all_reduce(tensors, opts.reduceOp, call_of(opts));
+}
+
+BackendWrapper::BaseWork BackendWrapper::allreduce_sparse(Tensors& tensors,
+                                                          const c10d::AllreduceOptions& opts) {
+  return comm_->all_reduce_sparse(only("all_reduce", "tensor list", tensors), opts.reduceOp,
+                                  call_of(opts));
 }
 
 BackendWrapper::BaseWork BackendWrapper::allreduce_coalesced(
@@ -202,9 +279,8 @@ void BackendWrapper::monitoredBarrier(const c10d::BarrierOptions& opts, bool nam
                                          to_string(comm_->site("monitored_barrier")) +
                                          "; use a gloo group for it");
   }
-  const auto timeout =
-      opts.timeout == c10d::kUnsetTimeout ? std::chrono::milliseconds(0) : opts.timeout;
-  monitored_barrier(*comm_, timeout, name_all, monitored_barriers_++);
+  // c10d::kUnsetTimeout is negative.
+  monitored_barrier(*comm_, opts.timeout, name_all, monitored_barriers_++);
 }
 
 // ---- point to point; always asynchronous, as torch waits for what it gets
@@ -245,6 +321,10 @@ std::shared_ptr<Batch> BackendWrapper::coalescing() {
 }
 
 void BackendWrapper::startCoalescing() {
+  if (comm_->foreign()) {
+    throw_status(FC_ERR_UNSUPPORTED, "not supported: coalescing on a backend written in Python" +
+                                         to_string(comm_->site("start_coalescing")));
+  }
   auto batch = std::make_shared<Batch>(comm_);
   std::lock_guard<std::mutex> lock(coalescing_mutex_);
   // A group that an exception kept from its end is given up; `batch` takes it out of the lock.

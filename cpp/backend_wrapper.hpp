@@ -28,11 +28,26 @@ class BackendWrapper : public c10d::Backend {
   const std::string getBackendName() const override { return comm_->backend(); }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
-  bool supportsCoalescing() const override { return true; }
+  bool supportsCoalescing() const override { return !comm_->foreign(); }
   uint64_t getSequenceNumberForGroup() override { return comm_->sequence(); }
-  void enableCollectivesTiming() override {}
+  void enableCollectivesTiming() override { comm_->time_operations(); }
+#if TORCH_VERSION_MINOR >= 14
+  void addEphemeralTimeout(const std::chrono::milliseconds& timeout) override {
+    comm_->extensions().add(timeout);
+  }
+#endif
   c10d::ErrorType getError() override;
   void abort() override { comm_->abort(); }
+#if TORCH_VERSION_MINOR >= 14
+  bool supportsAbortHooks() const override { return true; }
+  void registerAbortHook(int64_t hook_id, c10d::AbortHook hook) override;
+  void unregisterAbortHook(int64_t hook_id) override;
+#endif
+#if TORCH_VERSION_MINOR >= 15
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t hook_id, c10d::CompletionHook hook) override;
+  void unregisterCompletionHook(int64_t hook_id) override;
+#endif
   void shutdown() override { comm_->finalize(); }
 #if TORCH_VERSION_MINOR >= 12
   void suspend() override { comm_->suspend(); }
@@ -46,8 +61,16 @@ class BackendWrapper : public c10d::Backend {
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  bool supportsReconfigure() const override { return comm_->is_reconfigurable(); }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  /// Rank and size of the group change once the work is seen to have succeeded.
+  BaseWork reconfigure(const c10d::ReconfigureOptions& opts) override;
+#endif
+
   BaseWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   BaseWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  BaseWork allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   BaseWork allreduce_coalesced(Tensors& tensors,
                                const c10d::AllreduceCoalescedOptions& opts) override;
   BaseWork reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
@@ -102,6 +125,17 @@ class BackendWrapper : public c10d::Backend {
   // with this layout it finds a member of ours there.
   std::shared_ptr<TorchComm> comm_;
   c10::intrusive_ptr<BackendOptions> options_;
+
+  // From torch's numbers of hooks to the communicator's.
+  using HookIds = std::unordered_map<int64_t, uint64_t>;
+  // Registers with `add` and takes the place of a hook of the same number.
+  template <typename Add, typename List>
+  void keep_hook(HookIds& ids, List& list, int64_t hook_id, Add&& add);
+  template <typename List>
+  void drop_hook(HookIds& ids, List& list, int64_t hook_id);
+  std::mutex hooks_mutex_;  // of the two maps; nothing is called under it
+  HookIds abort_hooks_;
+  HookIds completion_hooks_;
 
   std::atomic<uint32_t> monitored_barriers_{0};
   std::mutex coalescing_mutex_;

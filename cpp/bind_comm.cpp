@@ -6,6 +6,7 @@
 
 #include "bindings.hpp"
 #include "mem_allocator.hpp"
+#include "window.hpp"
 
 namespace ferrocomm {
 namespace {
@@ -45,9 +46,48 @@ py::object exception_of(const TorchWork& self) {
   return py::error_already_set().value();
 }
 
+// A work is handed out once the engine has the operation, so it has started.
+void on_start(const TorchWork&, const py::function& hook) { hook(); }
+
+// At once where the work is over; else on a thread of the shim's, where nobody hears an exception.
+void on_end(const TorchWork& self, const py::function& hook) {
+  const auto future = self.work->getFutureResult();
+  if (future->completed()) {
+    hook();
+    return;
+  }
+  future->addCallback([held = hold(hook)](c10::ivalue::Future&) {
+    py::gil_scoped_acquire gil;
+    try {
+      py::handle(held.get())();
+    } catch (...) {
+      report_unraisable(std::current_exception(), "torchcomms work hook");
+    }
+  });
+}
+
 MemAllocator& mem_allocator_of(const TorchComm& self) { return mem_allocator(self.backend()); }
 
-void define_common(py::class_<TorchComm, Comm>& comm) {
+// `torchcomms.CommOptions` as they stand now.
+py::object options_of(const TorchComm& self) {
+  const auto options = py::module_::import("torchcomms._options").attr("CommOptions");
+  py::object of = options();
+  of.attr("timeout") = self.timeout();
+  of.attr("hints") = self.hints();
+  of.attr("name") = self.name();
+  of.attr("rank") = self.rank();
+  of.attr("size") = self.size();
+  return of;
+}
+
+// The backend written in Python that serves the communicator, else what the engine's one is called
+// by: the engine has no object behind the communicator that Python could hold.
+py::object backend_of(const py::object& self) {
+  const auto& foreign = py::cast<const TorchComm&>(self).foreign();
+  return foreign ? py::reinterpret_steal<py::object>(foreign->implementation()) : self;
+}
+
+void define_common(CommClass& comm) {
   comm.def("get_rank", &TorchComm::rank)
       .def("get_size", &TorchComm::size)
       .def("get_name", &TorchComm::name)
@@ -59,6 +99,13 @@ void define_common(py::class_<TorchComm, Comm>& comm) {
       .def("get_sequence", &TorchComm::sequence)
       .def("get_timeout", &TorchComm::timeout)
       .def("set_timeout", &TorchComm::set_timeout, py::arg("timeout"))
+      .def("get_options", options_of)
+      .def("get_hints", &TorchComm::hints)
+      .def("set_hints", &TorchComm::set_hints, py::arg("hints"))
+      .def("get_backend_impl", backend_of)
+      .def("unsafe_get_backend", backend_of)
+      .def("tensor_register", &TorchComm::tensor_register, py::arg("tensor"))
+      .def("tensor_deregister", &TorchComm::tensor_deregister, py::arg("tensor"))
       .def("is_abort_supported", [](const TorchComm&) { return true; })
       .def("is_aborted", [](const TorchComm& self) { return self.state() == "aborted"; })
       .def("state", &TorchComm::state)
@@ -68,9 +115,11 @@ void define_common(py::class_<TorchComm, Comm>& comm) {
       .def("abort", &TorchComm::abort)
       .def(
           "split",
-          [](TorchComm& self, const std::vector<int>& ranks, const std::string& name, const Hints&,
-             const Timeout& timeout) {
-            return self.split(ranks, name, timeout.value_or(std::chrono::milliseconds(0)));
+          [](TorchComm& self, const std::vector<int>& ranks, const std::string& name,
+             const Hints& hints, const Timeout& timeout) {
+            auto part = self.split(ranks, name, timeout.value_or(std::chrono::milliseconds(0)));
+            if (part && hints) part->set_hints(*hints);
+            return part;
           },
           py::arg("ranks"), py::arg("name") = "", py::arg("hints") = py::none(),
           py::arg("timeout") = py::none())
@@ -85,18 +134,23 @@ void define_common(py::class_<TorchComm, Comm>& comm) {
 
 // Binds an operation: its own arguments, then async_op, hints and timeout as every operation has.
 template <typename... Args, typename F, typename... Names>
-void define(py::class_<TorchComm, Comm>& comm, const char* name, F operation, Names... names) {
+void define(CommClass& comm, const char* name, F operation, Names... names) {
   comm.def(
       name,
-      [operation](TorchComm& self, Args... args, bool async_op, const Hints&,
+      [operation](TorchComm& self, Args... args, bool async_op, const Hints& hints,
                   const Timeout& timeout) {
-        return TorchWork{operation(self, args..., call_of(async_op, timeout))};
+        return TorchWork{operation(self, args..., call_of(async_op, timeout, hints))};
       },
       names..., py::arg("async_op") = false, py::arg("hints") = py::none(),
       py::arg("timeout") = py::none());
 }
 
-void define_collectives(py::class_<TorchComm, Comm>& comm) {
+CallOptions uneven(CallOptions call) {
+  call.uneven = true;
+  return call;
+}
+
+void define_collectives(CommClass& comm) {
   using T = const at::Tensor&;
   using L = const Tensors&;
   using R = const PyReduceOp&;
@@ -121,7 +175,10 @@ void define_collectives(py::class_<TorchComm, Comm>& comm) {
     return c.all_gather(out, in, call);
   };
   define<L, T>(comm, "all_gather", gather_lists, tensor_list, tensor);
-  define<L, T>(comm, "all_gather_v", gather_lists, tensor_list, tensor);
+  define<L, T>(
+      comm, "all_gather_v",
+      [](TorchComm& c, L out, T in, Call call) { return c.all_gather(out, in, uneven(call)); },
+      tensor_list, tensor);
   define<T, T>(
       comm, "all_gather_single",
       [](TorchComm& c, T out, T in, Call call) { return c.all_gather_single({out}, {in}, call); },
@@ -130,7 +187,12 @@ void define_collectives(py::class_<TorchComm, Comm>& comm) {
     return c.reduce_scatter(out, in, o.op, call);
   };
   define<T, L, R>(comm, "reduce_scatter", scatter_lists, output, py::arg("input_list"), op);
-  define<T, L, R>(comm, "reduce_scatter_v", scatter_lists, output, py::arg("input_list"), op);
+  define<T, L, R>(
+      comm, "reduce_scatter_v",
+      [](TorchComm& c, T out, L in, R o, Call call) {
+        return c.reduce_scatter(out, in, o.op, uneven(call));
+      },
+      output, py::arg("input_list"), op);
   define<T, T, R>(
       comm, "reduce_scatter_single",
       [](TorchComm& c, T out, T in, R o, Call call) {
@@ -168,7 +230,7 @@ void define_collectives(py::class_<TorchComm, Comm>& comm) {
   define<>(comm, "barrier", [](TorchComm& c, Call call) { return c.barrier(call); });
 }
 
-void define_point_to_point(py::class_<TorchComm, Comm>& comm) {
+void define_point_to_point(CommClass& comm) {
   using T = const at::Tensor&;
   using Call = const CallOptions&;
   const auto tensor = py::arg("tensor");
@@ -181,7 +243,9 @@ void define_point_to_point(py::class_<TorchComm, Comm>& comm) {
   comm.def(
       "new_window",
       [](const Comm& self, const std::optional<at::Tensor>& tensor, const Hints&,
-         const Timeout& timeout) { return new_window(self, tensor, timeout); },
+         const Timeout& timeout) {
+        return new_window(self, tensor, timeout.value_or(std::chrono::milliseconds(0)));
+      },
       py::arg("tensor") = py::none(), py::arg("hints") = py::none(),
       py::arg("timeout") = py::none());
   comm.def("batch_op_create", [](const Comm& self) { return std::make_shared<Batch>(self); });
@@ -237,6 +301,8 @@ void bind_work(py::module_& module) {
       .def("is_completed", [](const TorchWork& self) { return self.work->isCompleted(); })
       .def_property_readonly("status", status_of)
       .def("exception", exception_of)
+      .def("register_work_start_hook", on_start, py::arg("hook"))
+      .def("register_work_end_hook", on_end, py::arg("hook"))
       .def("cancel", [](const TorchWork& self) { self.work->abort(); })
       .def("source_rank", [](const TorchWork& self) { return self.work->sourceRank(); })
       .def("sequence", [](const TorchWork& self) { return self.work->getSequencenumber(); })
@@ -244,11 +310,14 @@ void bind_work(py::module_& module) {
 }
 
 void bind_comm(py::module_& module) {
-  py::class_<TorchComm, Comm> comm(module, "TorchComm", py::dynamic_attr());
+  CommClass comm(module, "TorchComm", py::dynamic_attr());
   define_common(comm);
+  bind_hooks(module, comm);
+  bind_persistent(module, comm);
   define_collectives(comm);
   define_point_to_point(comm);
   define_resources(comm);
+  define_reconfigure(comm);
 }
 
 void bind_batch(py::module_& module) {
@@ -260,14 +329,26 @@ void bind_batch(py::module_& module) {
           "recv", [](Batch& self, const at::Tensor& tensor, int src) { self.recv(tensor, src, 0); },
           py::arg("tensor"), py::arg("src"))
       .def(
-          "issue",
-          [](Batch& self, bool async_op, const py::object& options, const Hints&,
-             const Timeout& timeout) {
-            Timeout own = timeout;
-            if (!own && py::hasattr(options, "timeout")) {
-              own = py::cast<Timeout>(options.attr("timeout"));
+          "add",
+          [](Batch& self, const py::object& operation) {
+            const auto tensor = py::cast<at::Tensor>(operation.attr("tensor"));
+            const auto peer = py::cast<int>(operation.attr("peer"));
+            if (py::cast<std::string>(operation.attr("name")) == "send") {
+              self.send(tensor, peer, 0);
+            } else {
+              self.recv(tensor, peer, 0);
             }
-            return TorchWork{self.issue(call_of(async_op, own))};
+          },
+          py::arg("operation"))
+      .def(
+          "issue",
+          [](Batch& self, bool async_op, const py::object& options, const Hints& hints,
+             const Timeout& timeout) {
+            const bool given = !options.is_none();
+            const auto own =
+                given && !timeout ? py::cast<Timeout>(options.attr("timeout")) : timeout;
+            const auto wishes = given && !hints ? py::cast<Hints>(options.attr("hints")) : hints;
+            return TorchWork{self.issue(call_of(async_op, own, wishes))};
           },
           py::arg("async_op") = false, py::arg("options") = py::none(),
           py::arg("hints") = py::none(), py::arg("timeout") = py::none());

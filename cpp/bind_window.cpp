@@ -60,8 +60,9 @@ void define(py::class_<Window, std::shared_ptr<Window>>& window, const char* nam
             Names... names) {
   window.def(
       name,
-      [operation](Self self, Args... args, bool async_op, const Hints&, const Timeout& timeout) {
-        return TorchWork{operation(self, args..., call_of(async_op, timeout))};
+      [operation](Self self, Args... args, bool async_op, const Hints& hints,
+                  const Timeout& timeout) {
+        return TorchWork{operation(self, args..., call_of(async_op, timeout, hints))};
       },
       names..., py::arg("async_op") = false, py::arg("hints") = py::none(),
       py::arg("timeout") = py::none());
@@ -106,9 +107,19 @@ void bind_window(py::module_& module) {
 
 std::shared_ptr<Window> new_window(const std::shared_ptr<TorchComm>& comm,
                                    const std::optional<at::Tensor>& tensor,
-                                   const Timeout& timeout) {
+                                   std::chrono::milliseconds timeout) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!comm->foreign(), "new_window: the backend '", comm->backend(),
+                              "' is written in Python, which has no windows; use gloo or nccl");
+  Hooked hooked(*comm, [&] {
+    OpArgs args{OpName::kNewWindow};
+    if (tensor) args.inputs.push_back(*tensor);
+    return args;
+  });
   auto window = std::make_shared<Window>(comm);
-  if (tensor) window->register_tensor(*tensor, true, limit(timeout));
+  if (tensor) window->register_tensor(*tensor, true, timeout);
+  OpResult result;
+  result.product = [window] { return py::cast(window).release().ptr(); };
+  hooked.done(result);
   return window;
 }
 

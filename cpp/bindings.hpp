@@ -25,23 +25,39 @@ struct PyReduceOp {
 };
 
 using Timeout = std::optional<std::chrono::milliseconds>;
-using Hints = std::optional<std::unordered_map<std::string, std::string>>;
+using Hints = std::optional<HintMap>;
 
-inline CallOptions call_of(bool async_op, const Timeout& timeout) {
-  return {timeout.value_or(std::chrono::milliseconds(0)), async_op, nullptr};
+inline CallOptions call_of(bool async_op, const Timeout& timeout, const Hints& hints) {
+  CallOptions call;
+  call.timeout = timeout.value_or(std::chrono::milliseconds(0));
+  call.async = async_op;
+  if (hints) call.hints = std::make_shared<const HintMap>(*hints);
+  return call;
 }
+
+using CommClass = py::class_<TorchComm, std::shared_ptr<TorchComm>>;
+
+/// A Python object that any thread may drop.
+std::shared_ptr<PyObject> hold(const py::handle& object);
 
 void bind_reduce_op(py::module_& module);
 void bind_work(py::module_& module);
 void bind_comm(py::module_& module);
 void bind_batch(py::module_& module);
+/// The arguments of an operation as hooks of Python get them. Needs the GIL.
+py::object pre_args(const OpArgs& args);
+/// RemovableHandle, and the methods of TorchComm and TorchWork that register hooks.
+void bind_hooks(py::module_& module, CommClass& comm);
+/// Persistent all_gather.
+void bind_persistent(py::module_& module, CommClass& comm);
+/// `_foreign_comm`: a communicator that a backend written in Python serves.
+void bind_python_backend(py::module_& module);
 void bind_mem_allocator(py::module_& module);
 /// Registered memory, memory given up for a while, and the handle below, of a communicator.
 void define_resources(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm);
 void bind_window(py::module_& module);
-
-/// A window on `comm`, of `tensor` where there is one: then it is collective.
-std::shared_ptr<Window> new_window(const std::shared_ptr<TorchComm>& comm,
-                                   const std::optional<at::Tensor>& tensor, const Timeout& timeout);
+void bind_reconfigure(py::module_& module);
+/// What TorchComm has for it.
+void define_reconfigure(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm);
 
 }  // namespace ferrocomm

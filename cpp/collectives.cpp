@@ -49,6 +49,17 @@ Parts parts_within(const Buffer& buffer, const std::vector<size_t>& counts) {
   return parts;
 }
 
+// What hooks see of several operations of one tensor each.
+std::vector<OpArgs> pairwise(const OpArgs& like, const Tensors& outputs, const Tensors& inputs) {
+  std::vector<OpArgs> all;
+  for (size_t i = 0; i < outputs.size() && i < inputs.size(); ++i) {
+    all.push_back(like);
+    all.back().inputs = {inputs[i]};
+    all.back().outputs = {outputs[i]};
+  }
+  return all;
+}
+
 void require_same_length(Stage& stage, const Tensors& outputs, const Tensors& inputs) {
   stage.require_list("input list", inputs.size(), outputs.size());
 }
@@ -56,6 +67,9 @@ void require_same_length(Stage& stage, const Tensors& outputs, const Tensors& in
 }  // namespace
 
 WorkPtr TorchComm::broadcast(const at::Tensor& tensor, int root, const CallOptions& call) {
+  Hooked hooked(*this, call,
+                [&] { return OpArgs{OpName::kBroadcast, call.async, {tensor}, {}, root}; });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::BROADCAST, "broadcast", call);
   operation.profile(tensor, tensor, root);
   const Buffer buffer = operation.stage().in_out("tensor", tensor);
@@ -64,11 +78,19 @@ WorkPtr TorchComm::broadcast(const at::Tensor& tensor, int root, const CallOptio
     return fc_comm_broadcast(handle(), buffer.data, buffer.count, buffer.dtype, root, options,
                              work);
   });
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 WorkPtr TorchComm::all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
                               const CallOptions& call) {
+  Hooked hooked(*this, call, [&] {
+    std::vector<OpArgs> all;
+    for (const auto& tensor : tensors) {
+      all.push_back({OpName::kAllReduce, call.async, {tensor}, {}, -1, op});
+    }
+    return all;
+  });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   const auto type =
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
   Operation operation(*this, type, "all_reduce", call);
@@ -88,11 +110,14 @@ WorkPtr TorchComm::all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
                                     reduction.op, options, work);
         });
   }
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 WorkPtr TorchComm::reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op,
                           const CallOptions& call) {
+  Hooked hooked(*this, call,
+                [&] { return OpArgs{OpName::kReduce, call.async, {tensor}, {}, root, op}; });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::REDUCE, "reduce", call);
   operation.profile(tensor, tensor, root);
   const Reduction reduction = to_reduction(op, device_, operation.site());
@@ -104,11 +129,16 @@ WorkPtr TorchComm::reduce(const at::Tensor& tensor, int root, const c10d::Reduce
     return fc_comm_reduce(handle(), buffer.data, at_root ? buffer.data : nullptr, buffer.count,
                           buffer.dtype, reduction.op, root, options, work);
   });
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 WorkPtr TorchComm::all_gather(const Tensors& outputs, const at::Tensor& input,
                               const CallOptions& call) {
+  Hooked hooked(*this, call, [&] {
+    const auto name = call.uneven ? OpName::kAllGatherV : OpName::kAllGather;
+    return OpArgs{name, call.async, {input}, outputs};
+  });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::ALLGATHER, "all_gather", call);
   operation.profile(input, outputs);
   auto& stage = operation.stage();
@@ -122,11 +152,14 @@ WorkPtr TorchComm::all_gather(const Tensors& outputs, const at::Tensor& input,
     return fc_comm_all_gather_v(handle(), own.data, parts.data.data(), parts.counts.data(),
                                 own.dtype, options, work);
   });
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 WorkPtr TorchComm::all_gather_single(const Tensors& outputs, const Tensors& inputs,
                                      const CallOptions& call) {
+  Hooked hooked(*this, call,
+                [&] { return pairwise({OpName::kAllGatherSingle, call.async}, outputs, inputs); });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   const auto type = outputs.size() == 1 ? c10d::OpType::_ALLGATHER_BASE : c10d::OpType::COALESCED;
   Operation operation(*this, type, "all_gather_single", call);
   operation.profile(inputs, outputs);
@@ -148,11 +181,16 @@ WorkPtr TorchComm::all_gather_single(const Tensors& outputs, const Tensors& inpu
                                     options, work);
         });
   }
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 WorkPtr TorchComm::reduce_scatter(const at::Tensor& output, const Tensors& inputs,
                                   const c10d::ReduceOp& op, const CallOptions& call) {
+  Hooked hooked(*this, call, [&] {
+    const auto name = call.uneven ? OpName::kReduceScatterV : OpName::kReduceScatter;
+    return OpArgs{name, call.async, inputs, {output}, -1, op};
+  });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::REDUCE_SCATTER, "reduce_scatter", call);
   operation.profile(inputs, output);
   const Reduction reduction = to_reduction(op, device_, operation.site());
@@ -166,11 +204,15 @@ WorkPtr TorchComm::reduce_scatter(const at::Tensor& output, const Tensors& input
     return fc_comm_reduce_scatter_v(handle(), parts.const_data.data(), parts.counts.data(),
                                     own.data, own.dtype, reduction.op, options, work);
   });
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 WorkPtr TorchComm::reduce_scatter_single(const Tensors& outputs, const Tensors& inputs,
                                          const c10d::ReduceOp& op, const CallOptions& call) {
+  Hooked hooked(*this, call, [&] {
+    return pairwise({OpName::kReduceScatterSingle, call.async, {}, {}, -1, op}, outputs, inputs);
+  });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   const auto type =
       outputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::COALESCED;
   Operation operation(*this, type, "reduce_scatter_single", call);
@@ -196,11 +238,14 @@ WorkPtr TorchComm::reduce_scatter_single(const Tensors& outputs, const Tensors& 
                                         output.dtype, reduction.op, options, work);
         });
   }
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 WorkPtr TorchComm::all_to_all(const Tensors& outputs, const Tensors& inputs,
                               const CallOptions& call) {
+  Hooked hooked(*this, call,
+                [&] { return OpArgs{OpName::kAllToAll, call.async, inputs, outputs}; });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::ALLTOALL, "all_to_all", call);
   operation.profile(inputs, outputs);
   auto& stage = operation.stage();
@@ -214,7 +259,7 @@ WorkPtr TorchComm::all_to_all(const Tensors& outputs, const Tensors& inputs,
     return fc_comm_all_to_all_v(handle(), in.const_data.data(), in.counts.data(), out.data.data(),
                                 out.counts.data(), received.front().dtype, options, work);
   });
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 // On the host always the call with counts: a rank that names equal split sizes must meet one that
@@ -222,6 +267,16 @@ WorkPtr TorchComm::all_to_all(const Tensors& outputs, const Tensors& inputs,
 WorkPtr TorchComm::all_to_all_single(const at::Tensor& output, const at::Tensor& input,
                                      const Splits& output_splits, const Splits& input_splits,
                                      const CallOptions& call) {
+  Hooked hooked(*this, call, [&] {
+    const bool even = output_splits.empty() && input_splits.empty();
+    OpArgs args{even ? OpName::kAllToAllSingle : OpName::kAllToAllVSingle, call.async};
+    args.inputs = {input};
+    args.outputs = {output};
+    args.output_splits = output_splits;
+    args.input_splits = input_splits;
+    return args;
+  });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::ALLTOALL_BASE, "all_to_all_single", call);
   operation.profile(input, output, -1, input_splits, output_splits);
   auto& stage = operation.stage();
@@ -243,17 +298,20 @@ WorkPtr TorchComm::all_to_all_single(const at::Tensor& output, const at::Tensor&
       return fc_comm_all_to_all(handle(), from.data, to.data, in.counts[own], to.dtype, options,
                                 work);
     });
-    return operation.finish();
+    return hooked.done(operation.finish());
   }
   operation.issue([&](const fc_op_options* options, fc_work** work) {
     return fc_comm_all_to_all_v(handle(), in.const_data.data(), in.counts.data(), out.data.data(),
                                 out.counts.data(), to.dtype, options, work);
   });
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 WorkPtr TorchComm::gather(const Tensors& outputs, const at::Tensor& input, int root,
                           const CallOptions& call) {
+  Hooked hooked(*this, call,
+                [&] { return OpArgs{OpName::kGather, call.async, {input}, outputs, root}; });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::GATHER, "gather", call);
   operation.profile(input, outputs, root);
   auto& stage = operation.stage();
@@ -268,11 +326,14 @@ WorkPtr TorchComm::gather(const Tensors& outputs, const at::Tensor& input, int r
     return fc_comm_gather(handle(), own.data, own.count, at_root ? parts.data.data() : nullptr,
                           own.dtype, root, options, work);
   });
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 WorkPtr TorchComm::gather_single(const at::Tensor& output, const at::Tensor& input, int root,
                                  const CallOptions& call) {
+  Hooked hooked(*this, call,
+                [&] { return OpArgs{OpName::kGatherSingle, call.async, {input}, {output}, root}; });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::GATHER, "gather_single", call);
   operation.profile(input, output, root);
   auto& stage = operation.stage();
@@ -291,11 +352,14 @@ WorkPtr TorchComm::gather_single(const at::Tensor& output, const at::Tensor& inp
     return fc_comm_gather(handle(), own.data, own.count, at_root ? parts.data.data() : nullptr,
                           own.dtype, root, options, work);
   });
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 WorkPtr TorchComm::scatter(const at::Tensor& output, const Tensors& inputs, int root,
                            const CallOptions& call) {
+  Hooked hooked(*this, call,
+                [&] { return OpArgs{OpName::kScatter, call.async, inputs, {output}, root}; });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::SCATTER, "scatter", call);
   operation.profile(inputs, output, root);
   auto& stage = operation.stage();
@@ -310,16 +374,18 @@ WorkPtr TorchComm::scatter(const at::Tensor& output, const Tensors& inputs, int 
     return fc_comm_scatter(handle(), at_root ? parts.const_data.data() : nullptr, own.data,
                            own.count, own.dtype, root, options, work);
   });
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 WorkPtr TorchComm::barrier(const CallOptions& call) {
+  Hooked hooked(*this, call, [&] { return OpArgs{OpName::kBarrier, call.async}; });
+  if (hooked.elsewhere()) return hooked.elsewhere();
   Operation operation(*this, c10d::OpType::BARRIER, "barrier", call);
   operation.profile({}, {});
   operation.issue([&](const fc_op_options* options, fc_work** work) {
     return fc_comm_barrier(handle(), options, work);
   });
-  return operation.finish();
+  return hooked.done(operation.finish());
 }
 
 }  // namespace ferrocomm

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "reconfigure.hpp"
 #include "store_table.hpp"
 
 namespace ferrocomm {
@@ -40,26 +41,10 @@ int64_t to_ns(std::chrono::milliseconds timeout) {
   return std::max<int64_t>(0, std::chrono::nanoseconds(timeout).count());
 }
 
-}  // namespace
-
-void abort_all_comms() noexcept {
-  std::vector<CommHandle> comms;
-  {
-    auto& all = living();
-    std::lock_guard<std::mutex> lock(all.mutex);
-    for (const auto& weak : all.comms) {
-      if (auto comm = weak.lock()) comms.push_back(std::move(comm));
-    }
-  }
-  // Aborting what is finalized or aborted already is no error; another one has nobody to hear it.
-  for (const auto& comm : comms) static_cast<void>(fc_comm_abort(comm.get()));
-}
-
-std::shared_ptr<TorchComm> TorchComm::create(const CommSpec& spec,
-                                             const c10::intrusive_ptr<c10d::Store>& store) {
+// Valid as long as `spec` and `hints`.
+fc_comm_options to_options(const CommSpec& spec, const std::vector<fc_hint>& hints) {
   fc_comm_options options;
   fc_comm_options_init(&options);
-  const auto hints = to_hints(spec);
   options.backend = spec.backend.c_str();
   options.name = spec.name.c_str();
   options.rank = spec.rank;
@@ -68,19 +53,64 @@ std::shared_ptr<TorchComm> TorchComm::create(const CommSpec& spec,
   options.hints = hints.data();
   options.hint_count = hints.size();
   options.device = spec.device.has_index() ? spec.device.index() : 0;
+  return options;
+}
+
+}  // namespace
+
+std::vector<CommHandle> living_comms() {
+  std::vector<CommHandle> comms;
+  auto& all = living();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  for (const auto& weak : all.comms) {
+    if (auto comm = weak.lock()) comms.push_back(std::move(comm));
+  }
+  return comms;
+}
+
+void abort_all_comms() noexcept {
+  const auto comms = living_comms();
+  // Aborting what is finalized or aborted already is no error; another one has nobody to hear it.
+  for (const auto& comm : comms) static_cast<void>(fc_comm_abort(comm.get()));
+}
+
+std::shared_ptr<TorchComm> TorchComm::create(const CommSpec& spec,
+                                             const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto hints = to_hints(spec);
+  const fc_comm_options options = to_options(spec, hints);
   fc_store_table table = store_table(store);
   fc_comm* comm = nullptr;
   check(without_gil([&] { return fc_comm_create(&options, &table, &comm); }));
-  return std::make_shared<TorchComm>(own_comm(comm), spec.backend, spec.device);
+  return std::make_shared<TorchComm>(own_comm(comm), spec);
 }
 
-TorchComm::TorchComm(CommHandle handle, std::string backend, at::Device device)
+std::shared_ptr<TorchComm> create_unconfigured(const CommSpec& spec) {
+  const auto hints = to_hints(spec);
+  const fc_comm_options options = to_options(spec, hints);
+  fc_comm* comm = nullptr;
+  check(without_gil([&] { return fc_comm_create_unconfigured(&options, &comm); }));
+  return std::make_shared<TorchComm>(own_comm(comm), spec, TorchComm::Members::kChanging);
+}
+
+TorchComm::TorchComm(CommHandle handle, CommSpec spec, Members members)
     : handle_(std::move(handle)),
-      backend_(std::move(backend)),
-      device_(device),
+      backend_(std::move(spec.backend)),
+      device_(spec.device),
       name_(fc_comm_name(handle_.get())),
+      members_(members),
       rank_(fc_comm_rank(handle_.get())),
-      size_(fc_comm_size(handle_.get())) {}
+      size_(fc_comm_size(handle_.get())),
+      hints_(std::move(spec.hints)) {}
+
+TorchComm::TorchComm(std::shared_ptr<ForeignBackend> foreign, CommSpec spec)
+    : foreign_(std::move(foreign)),
+      backend_(std::move(spec.backend)),
+      device_(spec.device),
+      name_(std::move(spec.name)),
+      members_(Members::kFixed),
+      rank_(spec.rank),
+      size_(spec.size),
+      hints_(std::move(spec.hints)) {}
 
 void TorchComm::keep(const at::Tensor& tensor) {
   const std::lock_guard<std::mutex> lock(kept_mutex_);
@@ -88,18 +118,25 @@ void TorchComm::keep(const at::Tensor& tensor) {
 }
 
 std::string TorchComm::state() const {
+  if (foreign_) return foreign_->state();
   const char* state = nullptr;
   check(fc_comm_state(handle(), &state));
   return state;
 }
 
 std::string TorchComm::error() const {
+  if (foreign_) return {};
   fc_string* text = nullptr;
   check(fc_comm_error(handle(), &text));
   return take_string(text);
 }
 
 std::string TorchComm::info() const {
+  if (foreign_) {
+    throw_status(
+        FC_ERR_UNSUPPORTED,
+        "not supported: the engine knows nothing of a backend in Python" + to_string(site("info")));
+  }
   fc_string* json = nullptr;
   check(fc_comm_info(handle(), &json));
   return take_string(json);
@@ -108,6 +145,7 @@ std::string TorchComm::info() const {
 uint64_t TorchComm::sequence() const { return fc_comm_sequence(handle()); }
 
 std::chrono::milliseconds TorchComm::timeout() const {
+  if (foreign_) return foreign_->timeout();
   int64_t nanoseconds = 0;
   check(fc_comm_timeout(handle(), &nanoseconds));
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -119,24 +157,116 @@ void TorchComm::set_timeout(std::chrono::milliseconds timeout) {
     throw_invalid(site("set_timeout"), {"the time-out is not positive",
                                         std::to_string(timeout.count()) + " ms", "", ""});
   }
+  if (foreign_) return foreign_->set_timeout(timeout);
   check(fc_comm_set_timeout(handle(), to_ns(timeout)));
 }
 
 void TorchComm::finalize() {
-  check(without_gil([this] { return fc_comm_finalize(handle()); }));
-  forget_memory();
+  Hooked hooked(*this, [] { return OpArgs{OpName::kFinalize}; });
+  try {
+    if (foreign_) {
+      foreign_->finalize();
+    } else {
+      check(without_gil([this] { return fc_comm_finalize(handle()); }));
+    }
+    hooked.done(OpResult{});
+  } catch (...) {
+    if (state() == "finalized") let_go();
+    throw;
+  }
+  let_go();
 }
 
-void TorchComm::abort() {
-  check(without_gil([this] { return fc_comm_abort(handle()); }));
+// Nothing will run any more; a hook that refers to the communicator would keep it for ever.
+void TorchComm::let_go() {
+  hooks_->clear();
   forget_memory();
+  std::map<const void*, at::Tensor> dropped;  // with no lock held
+  std::lock_guard<std::mutex> lock(mutex_);
+  dropped.swap(registered_);
+}
+
+// The hooks' failure is raised last: whoever aborts must be rid of the communicator.
+void TorchComm::abort() {
+  std::exception_ptr failure;
+  if (hooks_->abort.any()) {
+    const std::string before = state();
+    if (before != "aborted" && before != "finalized") failure = hooks_->run_abort();
+  }
+  if (foreign_) {
+    foreign_->abort();
+  } else {
+    check(without_gil([this] { return fc_comm_abort(handle()); }));
+  }
+  forget_memory();
+  if (failure) std::rethrow_exception(failure);
+}
+
+uint64_t TorchComm::add_abort_hook(Hooks::Abort hook) {
+  // The engine tells only those that want to know.
+  if (!foreign_) std::call_once(watches_failures_, [this] { watch_failures(handle(), hooks_); });
+  return hooks_->abort.add(std::move(hook));
+}
+
+HintMap TorchComm::hints() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return hints_;
+}
+
+void TorchComm::set_hints(HintMap hints) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [key, value] : hints) hints_[key] = std::move(value);
+}
+
+void TorchComm::tensor_register(const at::Tensor& tensor) {
+  const Site where = site("tensor_register");
+  if (!tensor.defined() || tensor.device() != device_) {
+    throw_invalid(where,
+                  {"the tensor is on another device",
+                   tensor.defined() ? tensor.device().str() : "no tensor", device_.str(), ""});
+  }
+  if (!tensor.is_contiguous()) {
+    throw_invalid(where, {"the tensor is not contiguous", "", "", "register its whole storage"});
+  }
+  if (foreign_) return;
+  const void* data = tensor.const_data_ptr();
+  check(without_gil([&] { return fc_comm_register(handle(), data, tensor.nbytes()); }));
+  std::lock_guard<std::mutex> lock(mutex_);
+  registered_.emplace(data, tensor);
+}
+
+void TorchComm::tensor_deregister(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    throw_invalid(site("tensor_deregister"), {"there is no tensor", "", "", ""});
+  }
+  if (foreign_) return;
+  const void* data = tensor.const_data_ptr();
+  check(without_gil([&] { return fc_comm_deregister(handle(), data); }));
+  std::lock_guard<std::mutex> lock(mutex_);
+  registered_.erase(data);  // `tensor` holds the memory beyond this
 }
 
 std::shared_ptr<TorchComm> TorchComm::split(const std::vector<int>& ranks, const std::string& name,
                                             std::chrono::milliseconds timeout) {
+  Hooked hooked(*this, [&] {
+    OpArgs args{OpName::kSplit};
+    args.ranks = ranks;
+    args.label = name;
+    return args;
+  });
   // Counted on every rank alike, so the made-up name agrees.
   const uint64_t count = splits_++;
   const std::string own = name.empty() ? name_ + ".split" + std::to_string(count) : name;
+  auto part = foreign_ ? foreign_->split(ranks, own, timeout) : split_engine(ranks, own, timeout);
+  OpResult result;
+  result.comm = part;
+  hooked.done(result);
+  return part;
+}
+
+std::shared_ptr<TorchComm> TorchComm::split_engine(const std::vector<int>& ranks,
+                                                   const std::string& own,
+                                                   std::chrono::milliseconds timeout) {
   const std::vector<int32_t> members(ranks.begin(), ranks.end());
   fc_comm* comm = nullptr;
   check(without_gil([&] {
@@ -144,7 +274,11 @@ std::shared_ptr<TorchComm> TorchComm::split(const std::vector<int>& ranks, const
                          &comm);
   }));
   if (comm == nullptr) return nullptr;
-  return std::make_shared<TorchComm>(own_comm(comm), backend_, device_);
+  CommSpec spec;
+  spec.backend = backend_;
+  spec.device = device_;
+  spec.hints = hints();
+  return std::make_shared<TorchComm>(own_comm(comm), std::move(spec));
 }
 
 }  // namespace ferrocomm

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,8 +15,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "hooks.hpp"
 #include "operation.hpp"
 #include "reduce_op.hpp"
+#include "timeout_extensions.hpp"
 
 namespace ferrocomm {
 
@@ -32,7 +35,7 @@ struct CommSpec {
   int size = 1;
   /// of joining and of every operation; zero: the engine's default
   std::chrono::milliseconds timeout{0};
-  std::unordered_map<std::string, std::string> hints;
+  HintMap hints;
 };
 
 class TorchComm : public std::enable_shared_from_this<TorchComm> {
@@ -40,20 +43,34 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   /// Collective: returns when every rank has joined.
   static std::shared_ptr<TorchComm> create(const CommSpec& spec,
                                            const c10::intrusive_ptr<c10d::Store>& store);
-  TorchComm(CommHandle handle, std::string backend, at::Device device);
+  /// Whether the members of a communicator are settled when it is made.
+  enum class Members { kFixed, kChanging };
+  TorchComm(CommHandle handle, CommSpec spec, Members members = Members::kFixed);
+  /// Served by `foreign` alone.
+  TorchComm(std::shared_ptr<ForeignBackend> foreign, CommSpec spec);
   TorchComm(const TorchComm&) = delete;
   TorchComm& operator=(const TorchComm&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  int rank() const { return is_reconfigurable() ? fc_comm_rank(handle()) : rank_; }
+  int size() const { return is_reconfigurable() ? fc_comm_size(handle()) : size_; }
+  bool is_reconfigurable() const { return members_ == Members::kChanging; }
   const std::string& name() const { return name_; }
   const std::string& backend() const { return backend_; }
   at::Device device() const { return device_; }
   fc_comm* handle() const { return handle_.get(); }
   const CommHandle& shared_handle() const { return handle_; }
-  Site site(const char* operation) const { return {fc_comm_name(handle()), rank_, operation}; }
+  /// Valid as long as the handle, or as this where there is none.
+  Site site(const char* operation) const {
+    const char* name = fc_comm_name(handle());
+    return {name == nullptr ? std::string_view(name_) : std::string_view(name), rank(), operation};
+  }
+  const std::shared_ptr<Hooks>& hooks() const { return hooks_; }
+  /// The backend that serves in the engine's place; null where there is none.
+  const std::shared_ptr<ForeignBackend>& foreign() const { return foreign_; }
+  /// Registers a hook that runs before the communicator is given up.
+  uint64_t add_abort_hook(Hooks::Abort hook);
 
-  /// "ready", "failed", "aborted" or "finalized"
+  /// "ready", "failed", "aborted", "finalized", or "unconfigured" without members
   std::string state() const;
   /// text of the failure, empty when there is none
   std::string error() const;
@@ -62,6 +79,15 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   uint64_t sequence() const;
   std::chrono::milliseconds timeout() const;
   void set_timeout(std::chrono::milliseconds timeout);
+  HintMap hints() const;
+  void set_hints(HintMap hints);
+  /// Prepares a tensor's memory for operations and keeps it until `tensor_deregister`.
+  void tensor_register(const at::Tensor& tensor);
+  void tensor_deregister(const at::Tensor& tensor);
+  /// From now on every work knows how long it took.
+  void time_operations() { timed_ = true; }
+  bool times_operations() const { return timed_.load(std::memory_order_relaxed); }
+  TimeoutExtensions& extensions() const { return extensions_; }
   /// Waits for what is pending. May be repeated, and may follow an abort.
   void finalize();
   void abort();
@@ -87,6 +113,10 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   // tensor, in rank order. Lists that only the root needs may be empty elsewhere.
   WorkPtr broadcast(const at::Tensor& tensor, int root, const CallOptions& call);
   WorkPtr all_reduce(const Tensors& tensors, const c10d::ReduceOp& op, const CallOptions& call);
+  /// Of COO tensors; sums only. Over when the call returns: how much each rank has must be known
+  /// before anything can be sent.
+  WorkPtr all_reduce_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op,
+                            const CallOptions& call);
   WorkPtr reduce(const at::Tensor& tensor, int root, const c10d::ReduceOp& op,
                  const CallOptions& call);
   WorkPtr all_gather(const Tensors& outputs, const at::Tensor& input, const CallOptions& call);
@@ -122,24 +152,54 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   // First, so that it goes last: memory stays as long as it is registered.
   std::unordered_map<uintptr_t, std::shared_ptr<void>> memory_owners_;
   std::mutex memory_mutex_;  // of the owners; nobody wants the GIL under it
+  void let_go();
+  std::shared_ptr<TorchComm> split_engine(const std::vector<int>& ranks, const std::string& name,
+                                          std::chrono::milliseconds timeout);
 
   const CommHandle handle_;
+  const std::shared_ptr<ForeignBackend> foreign_;
+  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
+  std::once_flag watches_failures_;
   const std::string backend_;
   const at::Device device_;
   const std::string name_;
+  const Members members_;
+  // When it was made, which is for ever where the members are fixed.
   const int rank_;
   const int size_;
   std::atomic<uint64_t> splits_{0};
   std::mutex kept_mutex_;
   Tensors kept_;
+
+  mutable std::mutex mutex_;  // of the members below; nothing is called under it
+  HintMap hints_;
+  std::map<const void*, at::Tensor> registered_;
+  std::atomic<bool> timed_{false};
+  mutable TimeoutExtensions extensions_;
 };
+
+template <typename F>
+Hooked::Hooked(const TorchComm& comm, F&& describe) {
+  if (comm.hooks()->watch_operations()) [[unlikely]]
+    begin(comm, list(describe()));
+}
+
+template <typename F>
+Hooked::Hooked(const TorchComm& comm, const CallOptions& call, F&& describe) {
+  if (!comm.hooks()->watch_operations() && !comm.foreign()) [[likely]]
+    return;
+  if (call.inner && !comm.foreign()) return;
+  begin(comm, list(describe()));
+  if (comm.foreign()) serve(comm, call);
+}
 
 /// Sends and receives that are issued as one.
 class Batch {
  public:
   explicit Batch(std::shared_ptr<TorchComm> comm);
 
-  /// The returned work is the whole batch's; it can be waited for once the batch is issued.
+  /// The returned work is the whole batch's; it can be waited for once the batch is issued. Null
+  /// where a foreign backend serves.
   WorkPtr send(const at::Tensor& tensor, int peer, uint32_t tag);
   WorkPtr recv(const at::Tensor& tensor, int peer, uint32_t tag);
   /// Issues what was added; the batch is empty afterwards.
@@ -149,17 +209,23 @@ class Batch {
 
  private:
   void renew();
+  WorkPtr add(OpArgs part, WorkPtr work);
 
   const std::shared_ptr<TorchComm> comm_;
   BatchHandle handle_;
   std::unique_ptr<Operation> operation_;
-  size_t added_ = 0;
+  // what was added, in order
+  std::vector<OpArgs> parts_;
 };
 
 /// A barrier whose rank 0 names the ranks that do not come within `timeout`: the first one, or all
-/// of them with `name_all`. `round` counts these barriers on the communicator.
+/// of them with `name_all`. A negative time-out is the communicator's; zero has passed already.
+/// `round` counts these barriers on the communicator.
 void monitored_barrier(TorchComm& comm, std::chrono::milliseconds timeout, bool name_all,
                        uint32_t round);
+
+/// The communicators of this process that somebody still holds.
+std::vector<CommHandle> living_comms();
 
 /// Ends every communicator of this process without waiting for peers: the interpreter goes away.
 void abort_all_comms() noexcept;

@@ -11,6 +11,8 @@
 
 #include "backend_wrapper.hpp"
 #include "bindings.hpp"
+#include "debug_handlers.hpp"
+#include "reconfigure.hpp"
 #include "run_later.hpp"
 
 namespace ferrocomm {
@@ -42,9 +44,9 @@ void end_of_process() {
   });
 }
 
-Comm new_comm(const std::string& backend, at::Device device, const std::string& name,
-              const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, int64_t timeout_ms,
-              const std::unordered_map<std::string, std::string>& hints) {
+CommSpec spec_of(const std::string& backend, at::Device device, const std::string& name, int rank,
+                 int size, int64_t timeout_ms,
+                 const std::unordered_map<std::string, std::string>& hints) {
   CommSpec spec;
   spec.backend = backend;
   spec.device = device;
@@ -53,7 +55,19 @@ Comm new_comm(const std::string& backend, at::Device device, const std::string& 
   spec.size = size;
   spec.timeout = std::chrono::milliseconds(timeout_ms);
   spec.hints = hints;
-  return TorchComm::create(spec, store);
+  return spec;
+}
+
+Comm new_comm(const std::string& backend, at::Device device, const std::string& name,
+              const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, int64_t timeout_ms,
+              const std::unordered_map<std::string, std::string>& hints) {
+  return TorchComm::create(spec_of(backend, device, name, rank, size, timeout_ms, hints), store);
+}
+
+Comm new_unconfigured_comm(const std::string& backend, at::Device device, const std::string& name,
+                           int rank, int size, int64_t timeout_ms,
+                           const std::unordered_map<std::string, std::string>& hints) {
+  return create_unconfigured(spec_of(backend, device, name, rank, size, timeout_ms, hints));
 }
 
 std::string engine_info() {
@@ -115,6 +129,9 @@ void bind_functions(py::module_& module) {
   module.def("_new_comm", new_comm, py::arg("backend"), py::arg("device"), py::arg("name"),
              py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_ms"),
              py::arg("hints"));
+  module.def("_new_unconfigured_comm", new_unconfigured_comm, py::arg("backend"), py::arg("device"),
+             py::arg("name"), py::arg("rank"), py::arg("size"), py::arg("timeout_ms"),
+             py::arg("hints"));
   module.def("_engine_info", engine_info);
   module.def(
       "_locate_nccl",
@@ -126,8 +143,9 @@ void bind_functions(py::module_& module) {
   module.def("_recorder_reset", [] { check(fc_recorder_reset()); });
   module.def("_register_backend_name",
              [](const std::string& name) { registered_names().add(name); });
-  module.def("_is_backend_registered",
-             [](const std::string& name) { return registered_names().has(name); });
+  module.def(
+      "_is_backend_registered",
+      [](const std::string& name) { return registered_names().has(name); }, py::arg("name"));
   module.def(
       "_set_log_callback",
       [](const py::object& callback, unsigned level) { set_log_callback(callback.ptr(), level); },
@@ -150,9 +168,12 @@ PYBIND11_MODULE(_comms, module) {
   bind_work(module);
   bind_mem_allocator(module);
   bind_window(module);
+  bind_reconfigure(module);
   bind_comm(module);
   bind_batch(module);
+  bind_python_backend(module);
   bind_backend_wrapper(module);
   bind_functions(module);
+  register_debug_handlers();
   py::module_::import("atexit").attr("register")(py::cpp_function(end_of_process));
 }

@@ -1,6 +1,7 @@
 #include "operation.hpp"
 
 #include "comm.hpp"
+#include "profiling.hpp"
 
 namespace ferrocomm {
 Operation::Operation(const TorchComm& comm, c10d::OpType type, const char* name,
@@ -14,7 +15,29 @@ Operation::Operation(const TorchComm& comm, c10d::OpType type, const char* name,
       state_(call.group ? call.group
                         : std::make_shared<OperationState>(comm.shared_handle(), comm.device(),
                                                            site_, call.timeout)),
-      stage_(site_, comm.device(), state_->holdings()) {}
+      stage_(site_, comm.device(), state_->holdings()) {
+  const auto& hooks = comm.hooks();
+  if (!call.group && hooks->completions.any()) [[unlikely]]
+    state_->report_to({hooks, &hooks->completions});
+  if (!call.group) {
+    comm.extensions().apply(comm, state_, call_.timeout);
+    state_->set_timeout(call_.timeout);
+    if (comm.times_operations()) state_->keep_time();
+  }
+  // What joins a group is a part of the group's event.
+  profiled_ = !call.group && profiled();
+  if (profiled_) stage_.keep_inputs();
+}
+
+void Operation::begin_profiled() {
+  const bool receives = type_ == c10d::OpType::RECV || type_ == c10d::OpType::RECVANYSOURCE;
+  begin(receives ? state_->outputs() : stage_.inputs());
+}
+
+void Operation::begin(const std::vector<at::Tensor>& shown) {
+  if (!std::exchange(profiled_, false)) return;
+  state_->at_end(begin_event(profiled_title(comm_.backend(), type_, site_.operation), shown));
+}
 
 Operation::~Operation() {
   if (finished_ || call_.group) return;
@@ -24,15 +47,6 @@ Operation::~Operation() {
 
 void Operation::add_outputs(const std::vector<at::Tensor>& tensors) {
   for (const auto& tensor : tensors) add_output(tensor);
-}
-
-// torch's own spans are called after the operation alone: "gloo:all_gather" for each of its forms.
-void Operation::start_profile(const ProfiledCall& call) {
-  record_ = std::make_unique<ProfiledRecord>(comm_, call);
-  std::string title = comm_.backend() + ":" + call.operation;
-  constexpr std::string_view kForm = "_single";
-  if (title.ends_with(kForm)) title.resize(title.size() - kForm.size());
-  state_->add_span(start_span(title, call.inputs.empty() ? call.outputs : call.inputs));
 }
 
 // A factor of another dtype is converted on the device, behind what is on the current stream.

@@ -117,6 +117,19 @@ void rethrow_interrupt() {
   if (pending_interrupt) std::rethrow_exception(std::exchange(pending_interrupt, nullptr));
 }
 
+void report_unraisable(const std::exception_ptr& failure, const char* where) noexcept {
+  try {
+    std::rethrow_exception(failure);
+  } catch (py::error_already_set& error) {
+    py::gil_scoped_acquire gil;
+    error.discard_as_unraisable(where);
+  } catch (const std::exception& error) {
+    py::gil_scoped_acquire gil;
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    PyErr_WriteUnraisable(py::str(where).ptr());
+  }
+}
+
 void set_log_callback(PyObject* callback, unsigned level) {
   auto& queue = log_queue();
   if (callback == Py_None) {

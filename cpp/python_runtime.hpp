@@ -57,6 +57,10 @@ void set_interrupt(std::exception_ptr exception) noexcept;
 /// Raises the interrupt that waits on this thread, if there is one.
 void rethrow_interrupt();
 
+/// Tells an exception that has no caller to reach, as Python tells those of destructors. `where` is
+/// a few words.
+void report_unraisable(const std::exception_ptr& failure, const char* where) noexcept;
+
 /// Passes log records up to `level` to the Python callable `callback(level, target, message)`, on
 /// one background thread at a time and in order; None stops it. Needs the GIL.
 void set_log_callback(PyObject* callback, unsigned level);

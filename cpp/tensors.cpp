@@ -130,6 +130,7 @@ at::Tensor Stage::stand_in(const at::Tensor& tensor, bool with_content) {
 
 Buffer Stage::input(const char* argument, const at::Tensor& tensor) {
   check(argument, tensor);
+  if (keeps_inputs_) inputs_.push_back(tensor);
   holdings_.tensors.push_back(is_plain(tensor) ? tensor : stand_in(tensor, true));
   const auto& held = holdings_.tensors.back();
   return buffer_of(held, const_cast<void*>(held.const_data_ptr()));
@@ -140,7 +141,9 @@ Buffer Stage::output(const char* argument, const at::Tensor& tensor) {
 }
 
 Buffer Stage::in_out(const char* argument, const at::Tensor& tensor) {
-  return written(argument, tensor, true);
+  const Buffer buffer = written(argument, tensor, true);
+  if (keeps_inputs_) inputs_.push_back(tensor);
+  return buffer;
 }
 
 Buffer Stage::written(const char* argument, const at::Tensor& tensor, bool with_content) {

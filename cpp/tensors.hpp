@@ -56,6 +56,10 @@ class Stage {
   /// Memory that is read, then written.
   Buffer in_out(const char* argument, const at::Tensor& tensor);
 
+  /// From here on `inputs` keeps what is read.
+  void keep_inputs() { keeps_inputs_ = true; }
+  const std::vector<at::Tensor>& inputs() const { return inputs_; }
+
   /// The tensors that follow may have another dtype than the ones before.
   void next_dtype() { dtype_.reset(); }
 
@@ -76,6 +80,8 @@ class Stage {
   at::Device device_;
   Holdings& holdings_;
   std::optional<at::ScalarType> dtype_;
+  bool keeps_inputs_ = false;
+  std::vector<at::Tensor> inputs_;
 };
 
 /// How many elements of the tensor each rank's part has, from split sizes along the first

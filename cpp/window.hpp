@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "comm.hpp"
@@ -100,5 +99,11 @@ class C10dWindow final : public c10d::Window {
   const std::shared_ptr<ferrocomm::Window> window_;
 };
 #endif
+
+/// A window on `comm`, of `tensor` where there is one: then it is collective. Runs the hooks, which
+/// see it as Python does. `timeout` zero: the communicator's.
+std::shared_ptr<Window> new_window(const std::shared_ptr<TorchComm>& comm,
+                                   const std::optional<at::Tensor>& tensor,
+                                   std::chrono::milliseconds timeout);
 
 }  // namespace ferrocomm

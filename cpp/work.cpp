@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/StreamGuard.h>
 
+#include "hooks.hpp"
 #include "python_runtime.hpp"
 #include "run_later.hpp"
 
@@ -46,16 +47,20 @@ void OperationState::add_work(WorkHandle work) {
 
 void OperationState::publish(bool whole, bool on_stream) {
   whole_ = whole;
+  if (has_streams(device_) && at_end_) std::exchange(at_end_, nullptr)();
   if (parts_.empty()) sequence_ = fc_comm_sequence(comm_.get());
   if (has_streams(device_) && !parts_.empty()) {
     captured_ = fc_work_is_captured(parts_.front().get()) != 0;
     if (captured_) keep_for_graph();
     if (on_stream) on_stream_ = current_stream(device_);
   }
-  // A stream goes on by itself, and maybe nobody looks when it is there.
-  if (has_streams(device_)) end_spans();
   phase_.store(Phase::kPending, std::memory_order_release);
-  if (parts_.empty()) settle();
+  if (parts_.empty()) {
+    settle();
+  } else if (reports_ || timed_) {
+    // Nobody may ever wait, and the end is noticed when it happens, not when somebody looks.
+    watch();
+  }
   if (on_stream_) join_current_stream();
 }
 
@@ -158,6 +163,28 @@ void OperationState::cancel() {
   }
 }
 
+void OperationState::keep_time() {
+  timed_ = true;
+  began_ = Clock::now();
+}
+
+void OperationState::take_time() {
+  if (!timed_) return;
+  int64_t unknown = -1;
+  took_ns_.compare_exchange_strong(unknown,
+                                   std::chrono::nanoseconds(Clock::now() - began_).count());
+}
+
+float OperationState::duration() const {
+  const int64_t took = took_ns_.load();
+  if (took >= 0) return static_cast<float>(took) / 1e6F;
+  throw_status(FC_ERR_STATE,
+               std::string("wrong state: ") +
+                   (timed_ ? "the operation has not ended" : "times are not taken") +
+                   to_string(site_) + "; " +
+                   (timed_ ? "wait for it" : "enable the timing of collectives before it"));
+}
+
 void OperationState::settle() {
   Phase seen = Phase::kPending;
   if (!phase_.compare_exchange_strong(seen, Phase::kSettling)) {
@@ -191,7 +218,10 @@ void OperationState::settle() {
     }
   }
   status_ = status;
-  end_spans();
+  take_time();
+  if (at_end_) std::exchange(at_end_, nullptr)();
+  if (status == FC_OK && succeeded_) succeeded_();
+  succeeded_ = nullptr;
   // Dropped after the phase is out: a tensor may need the GIL, which a waiter of ours may hold.
   Holdings dropped;
   {
@@ -203,16 +233,13 @@ void OperationState::settle() {
   }
   phase_.store(Phase::kSettled, std::memory_order_release);
   phase_.notify_all();
-}
-
-void OperationState::end_spans() {
-  for (const auto& end : spans_) end();
-  spans_.clear();
+  if (reports_ && status == FC_OK) reports_->run(key_);
 }
 
 void OperationState::on_complete(void* context, fc_status, const char*) {
   auto* watch = static_cast<Watch*>(context);
   if (watch->unfinished.fetch_sub(1) != 1) return;
+  watch->state->take_time();
   auto state = std::move(watch->state);
   delete watch;
   run_later([state = std::move(state)] {

@@ -26,6 +26,11 @@
 
 namespace ferrocomm {
 
+template <typename F>
+class HookList;
+/// Told the key of a work that is over and did not fail.
+using CompletionHooks = HookList<std::function<void(uint64_t key)>>;
+
 class OperationState : public std::enable_shared_from_this<OperationState> {
  public:
   OperationState(CommHandle comm, at::Device device, Site site, std::chrono::milliseconds timeout);
@@ -35,10 +40,15 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   Holdings& holdings() { return holdings_; }
   void add_output(const at::Tensor& tensor) { outputs_.push_back(tensor); }
   void add_work(WorkHandle work);
-  /// What ends a profiler's span when the operation does; on streams, when it has been issued.
-  void add_span(std::function<void()> end) {
-    if (end) spans_.push_back(std::move(end));
-  }
+  /// Who is told when it has ended well.
+  void report_to(std::shared_ptr<const CompletionHooks> hooks) { reports_ = std::move(hooks); }
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  /// Takes the time from here to the end.
+  void keep_time();
+  /// Called when the operation has ended, or on streams when it was issued; may be empty.
+  void at_end(std::function<void()> call) { at_end_ = std::move(call); }
+  /// Runs once, on the thread that sees the operation's success first; before anybody else sees it.
+  void when_succeeded(std::function<void()> run) { succeeded_ = std::move(run); }
   /// From here on any thread may look. `whole`: everything was issued; else what was issued goes on
   /// and the operation fails. A state without works is complete. `on_stream`: it was put on the
   /// current stream of its device.
@@ -73,6 +83,8 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   uint64_t sequence() const { return sequence_; }
   uint64_t key() const { return key_; }
   std::chrono::milliseconds timeout() const;
+  /// Milliseconds from the call to the end; raises when that is not known.
+  float duration() const;
 
  private:
   enum class Phase { kBuilding, kPending, kSettling, kSettled };
@@ -84,17 +96,21 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   bool settled() const { return phase_.load(std::memory_order_acquire) == Phase::kSettled; }
   void require_published() const;
   void wait_for_parts(std::chrono::milliseconds timeout);
+  void take_time();
   void settle();
   void complete_future();
-  void end_spans();
 
   const CommHandle comm_;  // works outlive the last reference of a user to the communicator
   const at::Device device_;
   const Site site_;
-  const std::chrono::milliseconds timeout_;
+  std::chrono::milliseconds timeout_;
   const uint64_t key_;
   uint64_t sequence_ = 0;
   bool whole_ = false;
+  std::shared_ptr<const CompletionHooks> reports_;
+  bool timed_ = false;
+  std::chrono::steady_clock::time_point began_;
+  std::atomic<int64_t> took_ns_{-1};
   bool captured_ = false;
   // The stream that the operation itself is on, where it is the caller's.
   std::optional<c10::Stream> on_stream_;
@@ -102,7 +118,8 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   Holdings holdings_;
   std::vector<at::Tensor> outputs_;
   std::vector<WorkHandle> parts_;
-  std::vector<std::function<void()>> spans_;
+  std::function<void()> at_end_;
+  std::function<void()> succeeded_;
 
   std::atomic<Phase> phase_{Phase::kBuilding};
   // Written by the one that settles, read once the phase says so.
@@ -123,10 +140,21 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   bool future_completed_ = false;
 };
 
-class CommWork final : public c10d::Work {
+/// What both faces hand out.
+class BaseWork : public c10d::Work {
+ public:
+  using c10d::Work::Work;
+  /// FC_IN_PROGRESS, FC_OK, or the status of the failure.
+  virtual fc_status status() = 0;
+  /// Blocks the host, whatever the device.
+  virtual void wait_blocking() = 0;
+};
+
+/// An operation of the engine.
+class CommWork final : public BaseWork {
  public:
   CommWork(int rank, c10d::OpType type, std::shared_ptr<OperationState> state)
-      : c10d::Work(rank, type), state_(std::move(state)) {}
+      : BaseWork(rank, type), state_(std::move(state)) {}
   /// A work that nobody waited for goes on, with its tensors.
   ~CommWork() override;
 
@@ -137,11 +165,11 @@ class CommWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return state_->outputs(); }
   void synchronize() override;
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-  /// Blocks the host, whatever the device.
-  void wait_blocking() { state_->wait(kNoTimeout); }
+  void wait_blocking() override { state_->wait(kNoTimeout); }
   void abort() override { state_->cancel(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return state_->future(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  float getDuration() const override { return state_->duration(); }
   uint64_t getSequencenumber() const override { return state_->sequence(); }
 #if TORCH_VERSION_MINOR >= 14
   std::chrono::milliseconds getTimeout() const override { return state_->timeout(); }
@@ -150,12 +178,12 @@ class CommWork final : public c10d::Work {
   uint64_t getCompletionKey() const override { return state_->key(); }
 #endif
 
-  fc_status status() { return state_->status(); }
+  fc_status status() override { return state_->status(); }
 
  private:
   std::shared_ptr<OperationState> state_;
 };
 
-using WorkPtr = c10::intrusive_ptr<CommWork>;
+using WorkPtr = c10::intrusive_ptr<BaseWork>;
 
 }  // namespace ferrocomm

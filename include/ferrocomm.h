@@ -245,6 +245,58 @@ typedef void (*fc_log_callback)(void *ctx,
 typedef int32_t (*fc_interrupt_callback)(void *ctx);
 
 /**
+ * Told that a communicator has failed, with the text of its cause (borrowed for the call), on any thread
+ * with no engine lock held. Where `process_ends` is 0 it must not wait; else the process ends when it
+ * returns. May be told more than once.
+ */
+typedef void (*fc_abort_callback)(void *ctx, const char *message, int32_t process_ends);
+
+/**
+ * Told once that nothing uses the buffers of an operation any more. Runs on any thread, with no engine
+ * lock held.
+ */
+typedef void (*fc_release_callback)(void *ctx);
+
+/**
+ * What the next group of a reconfigurable communicator is to be. Start from
+ * `fc_reconfigure_options_init`.
+ */
+typedef struct fc_reconfigure_options {
+    /**
+     * `sizeof(fc_reconfigure_options)` of the client; set by `fc_reconfigure_options_init`
+     */
+    size_t size;
+    /**
+     * the same on all members, and never used before on this communicator
+     */
+    int64_t uuid;
+    /**
+     * `handle_count` texts of `fc_comm_init_handle`, each nul-terminated: the members
+     */
+    const char *const *handles;
+    /**
+     * number of handles
+     */
+    size_t handle_count;
+    /**
+     * not 0: the rank is the position; 0: the engine chooses ranks, on all members alike
+     */
+    int64_t ordered;
+    /**
+     * how long it may take, nanoseconds; 0: the communicator's time-out
+     */
+    int64_t timeout_ns;
+    /**
+     * `hint_count` hints, or NULL; those of earlier calls stay where these say nothing
+     */
+    const struct fc_hint *hints;
+    /**
+     * number of hints
+     */
+    size_t hint_count;
+} fc_reconfigure_options;
+
+/**
  * How much memory of its device a communicator takes. `size` is set by the caller.
  */
 typedef struct fc_memory_use {
@@ -274,12 +326,6 @@ typedef struct fc_memory_use {
  * Whether a process reaches the memory of a window by an address.
  */
 typedef uint32_t fc_window_access;
-
-/**
- * Told once that nothing uses the buffers of an operation any more. Runs on any thread, with no engine
- * lock held.
- */
-typedef void (*fc_release_callback)(void *ctx);
 
 /**
  * Told once when a work is complete, with its status and the text of its failure (empty on
@@ -665,9 +711,10 @@ const char *fc_comm_name(const struct fc_comm *comm);
 const char *fc_comm_backend(const struct fc_comm *comm);
 
 /**
- * Its state: "ready", "failed", "aborted" or "finalized". `*state` receives static text.
+ * Its state: "ready", "failed", "aborted", "finalized", or "unconfigured" while it has no members. `*state` receives static text.
  */
-fc_status fc_comm_state(const struct fc_comm *comm, const char **state);
+fc_status fc_comm_state(const struct fc_comm *comm,
+                        const char **state);
 
 /**
  * Why the communicator has failed; empty text when it has not. `*cause` receives an owned string.
@@ -789,6 +836,32 @@ void fc_nccl_pool_free(void *memory,
                        ptrdiff_t bytes,
                        int32_t device,
                        void *stream);
+
+/**
+ * Calls `callback` with `ctx` when the communicator fails and before a failure ends the process;
+ * it replaces the one before, and NULL takes that away. What the client ends itself, by abort or
+ * finalize, it is not told. `release` may be NULL; else it is called once, when nothing uses `ctx` any
+ * more, also when this call fails.
+ */
+fc_status fc_comm_set_abort_callback(struct fc_comm *comm,
+                                     fc_abort_callback callback,
+                                     void *ctx,
+                                     fc_release_callback release);
+
+/**
+ * Tells the communicator of `bytes` bytes at `data` that operations will use, so that its engine can
+ * prepare them: `nccl` registers them with its library, `host` has nothing to prepare. They stay
+ * allocated until `fc_comm_deregister` or the end of the communicator. The same `data` cannot be
+ * registered twice.
+ */
+fc_status fc_comm_register(struct fc_comm *comm,
+                           const void *data,
+                           size_t bytes);
+
+/**
+ * Takes back what `fc_comm_register` did for `data`; no operation that uses it is pending.
+ */
+fc_status fc_comm_deregister(struct fc_comm *comm, const void *data);
 
 /**
  * Copies `count` elements of `buffer` on `root` to `buffer` on every other rank. `options` and
@@ -971,6 +1044,40 @@ fc_status fc_comm_barrier(struct fc_comm *comm,
                           struct fc_work **work);
 
 /**
+ * Sets `options` to defaults: everything zero but `ordered`, which is 1.
+ */
+void fc_reconfigure_options_init(struct fc_reconfigure_options *options);
+
+/**
+ * Makes a communicator that has no members yet, and whose members can change: see
+ * `fc_comm_reconfigure`. Talks to no other rank and to no store. Rank and size in `options` are the
+ * launcher's; they stand for nothing until it is configured. `*out` receives an owned communicator.
+ */
+fc_status fc_comm_create_unconfigured(const struct fc_comm_options *options, struct fc_comm **out);
+
+/**
+ * By what the members of the next group reach this one: text without spaces, to be handed to them in
+ * any way. It names this communicator for as long as it lives, and says which rank it has now: ranks
+ * that the engine chooses depend on that. `*handle` receives an owned string.
+ */
+fc_status fc_comm_init_handle(const struct fc_comm *comm,
+                              struct fc_string **handle);
+
+/**
+ * Gives a communicator made by `fc_comm_create_unconfigured` its members, or other members than it
+ * has; every member calls it with the same uuid and handles. What is pending fails with
+ * `FC_ERR_ABORTED`, whatever state the communicator is in but finalized. Members meet at the
+ * addresses in the handles, ask no store, and keep the connections they have. Fails on all members
+ * that have come: `FC_ERR_TIMEOUT` and `FC_ERR_PEER_LOST` name those that have not,
+ * `FC_ERR_MISMATCH` says where members were called with different handles. A call that returns a
+ * failure at once (a uuid that was used before, this communicator's own handle missing) has changed
+ * nothing. With `work` NULL it returns when it is over; else `*work` receives an owned work.
+ */
+fc_status fc_comm_reconfigure(struct fc_comm *comm,
+                              const struct fc_reconfigure_options *options,
+                              struct fc_work **work);
+
+/**
  * The last operations of this process's communicators, oldest first, as JSON in the shape torch's
  * flight recorder analyser reads: {"version", "pg_config", "pg_status", "entries": [..]}.
  * At most `max_entries` of the newest (0: all that are kept); `only_active` other than 0 leaves
@@ -983,21 +1090,6 @@ fc_status fc_recorder_dump(size_t max_entries, int32_t only_active, struct fc_st
  * Forgets the operations recorded so far.
  */
 fc_status fc_recorder_reset(void);
-
-/**
- * Tells the communicator of `bytes` bytes at `data` that operations will use, so that its engine can
- * prepare them: `nccl` registers them with its library, `host` has nothing to prepare. They stay
- * allocated until `fc_comm_deregister` or the end of the communicator. The same `data` cannot be
- * registered twice.
- */
-fc_status fc_comm_register(struct fc_comm *comm,
-                           const void *data,
-                           size_t bytes);
-
-/**
- * Takes back what `fc_comm_register` did for `data`; no operation that uses it is pending.
- */
-fc_status fc_comm_deregister(struct fc_comm *comm, const void *data);
 
 /**
  * Waits for what is on its way, then gives up what device memory the communicator can take again;

@@ -143,6 +143,18 @@ struct Options {
   std::vector<std::pair<std::string, std::string>> hints;
 };
 
+// What the next group of a communicator is to be; the same on all members.
+struct ReconfigureOptions {
+  // never used before on this communicator
+  std::int64_t uuid = 0;
+  // what `init_handle` of each member says
+  std::vector<std::string> handles;
+  // whether the rank is the position; otherwise the engine chooses
+  bool ordered = true;
+  Nanoseconds timeout{0};
+  std::vector<std::pair<std::string, std::string>> hints;
+};
+
 // Optional arguments of one operation.
 struct OpOptions {
   Nanoseconds timeout{0};
@@ -170,6 +182,28 @@ class Store {
 };
 
 namespace detail {
+
+// They borrow the texts of `hints`.
+inline std::vector<fc_hint> to_hints(
+    const std::vector<std::pair<std::string, std::string>>& hints) {
+  std::vector<fc_hint> raw;
+  for (const auto& [key, value] : hints) raw.push_back({key.c_str(), value.c_str()});
+  return raw;
+}
+
+// They borrow both.
+inline fc_comm_options to_raw(const Options& options, const std::vector<fc_hint>& hints) {
+  fc_comm_options raw;
+  fc_comm_options_init(&raw);
+  raw.backend = options.backend.c_str();
+  raw.name = options.name.c_str();
+  raw.rank = options.rank;
+  raw.comm_size = options.size;
+  raw.timeout_ns = options.timeout.count();
+  raw.hints = hints.data();
+  raw.hint_count = hints.size();
+  return raw;
+}
 
 // Runs `body` where nothing may be thrown and hands its failure to the sink.
 template <class Body>
@@ -453,21 +487,34 @@ class Communicator : public Operations<Communicator, void> {
     if (fc_abi_version() != FC_ABI_VERSION) {
       throw Error(FC_ERR_UNSUPPORTED, "libferrocomm speaks another ABI than this header");
     }
-    std::vector<fc_hint> hints;
-    for (const auto& [key, value] : options.hints) hints.push_back({key.c_str(), value.c_str()});
-    fc_comm_options raw;
-    fc_comm_options_init(&raw);
-    raw.backend = options.backend.c_str();
-    raw.name = options.name.c_str();
-    raw.rank = options.rank;
-    raw.comm_size = options.size;
-    raw.timeout_ns = options.timeout.count();
-    raw.hints = hints.data();
-    raw.hint_count = hints.size();
+    const auto hints = detail::to_hints(options.hints);
+    const fc_comm_options raw = detail::to_raw(options, hints);
     const fc_store_table table = detail::table_of(store);
     fc_comm* comm = nullptr;
     detail::check(fc_comm_create(&raw, &table, &comm));
     return Communicator(comm);
+  }
+
+  // One without members, which `reconfigure` gives it. Talks to nobody.
+  static Communicator unconfigured(const Options& options) {
+    const auto hints = detail::to_hints(options.hints);
+    const fc_comm_options raw = detail::to_raw(options, hints);
+    fc_comm* comm = nullptr;
+    detail::check(fc_comm_create_unconfigured(&raw, &comm));
+    return Communicator(comm);
+  }
+
+  // By what the members of the next group reach this communicator.
+  std::string init_handle() const {
+    return detail::text([&](fc_string** out) { return fc_comm_init_handle(get(), out); });
+  }
+  // Meets them; returns when all have come, and throws on all that have when some do not.
+  void reconfigure(const ReconfigureOptions& options) { start_reconfigure(options, nullptr); }
+  // Begins to.
+  Work reconfigure_async(const ReconfigureOptions& options) {
+    fc_work* work = nullptr;
+    start_reconfigure(options, &work);
+    return Work(work);
   }
 
   // Takes over a handle.
@@ -518,6 +565,22 @@ class Communicator : public Operations<Communicator, void> {
 
  private:
   friend class Operations<Communicator, void>;
+
+  void start_reconfigure(const ReconfigureOptions& options, fc_work** work) {
+    std::vector<const char*> handles;
+    for (const auto& handle : options.handles) handles.push_back(handle.c_str());
+    const auto hints = detail::to_hints(options.hints);
+    fc_reconfigure_options raw;
+    fc_reconfigure_options_init(&raw);
+    raw.uuid = options.uuid;
+    raw.handles = handles.data();
+    raw.handle_count = handles.size();
+    raw.ordered = options.ordered ? 1 : 0;
+    raw.timeout_ns = options.timeout.count();
+    raw.hints = hints.data();
+    raw.hint_count = hints.size();
+    detail::check(fc_comm_reconfigure(get(), &raw, work));
+  }
 
   template <class Function>
   void finish(Function function) {

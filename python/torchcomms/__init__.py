@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchcomms import _backends, _fit
+from torchcomms import _backends, _compile, _fit  # noqa: F401  (_compile reads its variable)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,9 @@ def new_comm(
         store: where the ranks meet. Without one: a store at MASTER_ADDR and MASTER_PORT, opened
             once per process and shared by all communicators.
         name: the same on every rank. Without one: numbered by order of creation.
-        enable_reconfigure: not supported yet.
+        enable_reconfigure: makes a communicator without members, and asks no store. Its
+            `reconfigure` gives it members, and later other ones: after a rank is lost, when some
+            leave or come. Rank and size are the launcher's until then. See docs/reconfigure.md.
         hints: settings for the engine, the same on every rank.
 
     Rank and size come from TORCHCOMM_RANK and TORCHCOMM_SIZE, else from the launcher (torchrun,
@@ -106,11 +108,39 @@ def get_mem_allocator(backend: str) -> Any:
     return _comms._mem_allocator(name)
 
 
+def register_backend(name: str, cls: type[TorchCommBackend]) -> None:
+    """Makes a backend written in Python known: `new_comm(name, ...)` then makes instances of `cls`.
+
+    With the switch on, `init_process_group(name)` does, too. A later call under the same name
+    replaces the class for communicators made from then on. Another package can name its class in an
+    entry point of group `torchcomms.backends` instead.
+
+    Raises:
+        TypeError: `cls` is no subclass of TorchCommBackend.
+        ValueError: the name is empty, or one that this package serves itself.
+    """
+    from torchcomms import _python_backend
+
+    _python_backend.register(name, cls)
+
+
 def engine_info() -> dict[str, Any]:
     """What is installed, what can run here and which engine serves which group; see `_info`."""
     from torchcomms import _info
 
     return _info.collect()
+
+
+# Imported when they are first asked for: what a program does not use costs it no time.
+_MODULES = ("device_mesh", "distwrap", "functional", "hooks", "objcol")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        import importlib
+
+        return importlib.import_module(f"torchcomms.{name}")
+    raise AttributeError(f"module 'torchcomms' has no attribute {name!r}")
 
 
 _fit.check()
@@ -119,12 +149,15 @@ _fit.check()
 try:
     import torch as _torch
 
-    from torchcomms import _comms
+    from torchcomms import _comms, _hook_args, _options
     from torchcomms._comms import (
+        AllGatherHandle,
         BatchSendRecv,
         MemAllocator,
+        ReconfigureOptions,
         RedOpType,
         ReduceOp,
+        RemovableHandle,
         TorchComm,
         TorchCommWinAccessType,
         TorchCommWindow,
@@ -136,16 +169,23 @@ except ImportError as _error:
     _fit.fail(f"its extension cannot be loaded ({_error})", _error)
 
 from torchcomms._build_info import VERSION as __version__  # noqa: E402
+from torchcomms._hook_args import *  # noqa: E402, F403
+from torchcomms._options import *  # noqa: E402, F403
+from torchcomms._python_backend import TorchCommBackend  # noqa: E402
 
 __all__ = [
+    "AllGatherHandle",
     "BatchSendRecv",
     "MemAllocator",
+    "ReconfigureOptions",
     "RedOpType",
     "ReduceOp",
+    "RemovableHandle",
     "TorchComm",
     "TorchCommWinAccessType",
     "TorchCommWindow",
     "TorchCommWindowAttr",
+    "TorchCommBackend",
     "TorchWork",
     "WorkStatus",
     "__version__",
@@ -154,4 +194,7 @@ __all__ = [
     "get_mem_allocator",
     "is_backend_built",
     "new_comm",
+    "register_backend",
+    *_hook_args.__all__,
+    *_options.__all__,
 ]

@@ -5,6 +5,12 @@ Knows names alone: no torch, no extension, no engine, so that it can be imported
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import metadata
+
+ENTRY_POINTS = "torchcomms.backends"
+"""Group of entry points; this package has its own names there, others a subclass each."""
+
 _BUILT = ("gloo", "nccl")
 
 _UNSUPPORTED = {
@@ -20,12 +26,28 @@ _DEVICES = {"gloo": ("cpu",), "nccl": ("cuda",)}
 
 def built() -> list[str]:
     """Names that `new_comm` accepts, sorted."""
-    return sorted(_BUILT)
+    return sorted({*_BUILT, *_plugins()})
+
+
+def is_own(name: str) -> bool:
+    """Whether `name` is served by the engine; case does not matter."""
+    return name.lower() in _BUILT
 
 
 def is_built(name: str) -> bool:
     """Whether `new_comm` accepts `name`; case does not matter."""
-    return name.lower() in _BUILT
+    return is_own(name) or plugin(name) is not None
+
+
+def plugin(name: str) -> metadata.EntryPoint | None:
+    """Where another package has a backend of that name."""
+    return _plugins().get(name.lower())
+
+
+@cache
+def _plugins() -> dict[str, metadata.EntryPoint]:
+    found = {point.name.lower(): point for point in metadata.entry_points(group=ENTRY_POINTS)}
+    return {name: p for name, p in found.items() if name not in (*_BUILT, *_UNSUPPORTED)}
 
 
 def unsupported() -> dict[str, str]:

@@ -10,15 +10,19 @@ A communicator may be used from several threads; operations take effect in the o
 GIL is released while the engine works.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import timedelta
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Backend, Store
 from torch.distributed import ReduceOp as _C10dReduceOp
+
+from torchcomms._hook_args import *  # noqa: F403
+from torchcomms._hook_args import OpName
+from torchcomms._options import BatchP2POptions, CommOptions, P2POp
 
 RedOpType = _C10dReduceOp.RedOpType
 
@@ -66,6 +70,14 @@ class TorchWork:
     def status(self) -> WorkStatus: ...
     def exception(self) -> BaseException | None:
         """The failure of an operation that failed."""
+    def register_work_start_hook(self, hook: Callable[[], object]) -> None:
+        """Calls `hook` when the engine has the operation, which it has: at once."""
+    def register_work_end_hook(self, hook: Callable[[], object]) -> None:
+        """Calls `hook` when the operation is over, however it ended.
+
+        At once when it is over already; else on another thread, where an exception of the hook is
+        only reported.
+        """
     def cancel(self) -> None:
         """Ends a pending send or receive; other operations go on."""
     def source_rank(self) -> int:
@@ -75,15 +87,28 @@ class TorchWork:
     def result(self) -> list[Tensor]:
         """The output tensors."""
 
+class RemovableHandle:
+    """A registered hook; also a context that takes it off at its end."""
+
+    def remove(self) -> None:
+        """Takes the hook off, from any thread and from within hooks; again does nothing."""
+    def __enter__(self) -> RemovableHandle: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+class AllGatherHandle:
+    """Made by `TorchComm.all_gather_p_init`."""
+
 class BatchSendRecv:
     """Sends and receives that start together, in any order on the two sides."""
 
+    def add(self, operation: P2POp) -> None:
+        """A send or receive as an object."""
     def send(self, tensor: Tensor, dst: int) -> None: ...
     def recv(self, tensor: Tensor, src: int) -> None: ...
     def issue(
         self,
         async_op: bool = False,
-        options: Any = None,
+        options: BatchP2POptions | None = None,
         hints: Mapping[str, str] | None = None,
         timeout: timedelta | None = None,
     ) -> TorchWork:
@@ -197,6 +222,21 @@ class TorchCommWindow:
         """
     def get_attr(self, peer_rank: int) -> TorchCommWindowAttr: ...
 
+class ReconfigureOptions:
+    """The arguments of `TorchComm.reconfigure` in one object; the same on all members."""
+
+    uuid: int
+    init_handles: list[str] | set[str]
+    timeout: timedelta | None
+    hints: dict[str, str] | None
+    def __init__(
+        self,
+        uuid: int,
+        init_handles: Sequence[str] | Set[str],
+        timeout: timedelta | None = None,
+        hints: Mapping[str, str] | None = None,
+    ) -> None: ...
+
 class TorchComm:
     """A communicator: this process as one rank of a group. Made by `torchcomms.new_comm`."""
 
@@ -206,6 +246,59 @@ class TorchComm:
     def get_device(self) -> torch.device: ...
     def get_backend(self) -> str: ...
     def get_backend_version(self) -> str: ...
+    def get_options(self) -> CommOptions:
+        """What holds for its operations now."""
+    def get_hints(self) -> dict[str, str]: ...
+    def set_hints(self, hints: Mapping[str, str]) -> None:
+        """Adds to the hints: those of what is split from it and of a backend written in Python.
+
+        The engine reads its own when the ranks join.
+        """
+    def get_backend_impl(self) -> Any:
+        """The Python backend that serves it; the communicator itself where the engine does."""
+    def unsafe_get_backend(self) -> Any:
+        """As `get_backend_impl`."""
+    def tensor_register(self, tensor: Tensor) -> None:
+        """Prepares a contiguous tensor, kept until `tensor_deregister` or `finalize`.
+
+        NCCL registers it with the communicator; the host engine needs nothing.
+        """
+    def tensor_deregister(self, tensor: Tensor) -> None: ...
+    def register_pre_hook(self, hook: Callable[[OpName, int, Any], object]) -> RemovableHandle:
+        """Calls `hook(op_name, op_id, args)` before an operation is issued.
+
+        `args` is of the operation's class, such as `AllReducePreHookArgs`. An exception reaches the
+        caller of the operation, which is not issued. Hooks run in the order of registration, on the
+        caller's thread; they may call operations, register and remove.
+        """
+    def register_post_hook(self, hook: Callable[[int, Any], object]) -> RemovableHandle:
+        """Calls `hook(op_id, args)` when an operation was issued; a synchronous one is over then.
+
+        `args` is of the operation's class, such as `AllReducePostHookArgs`. An exception reaches
+        the caller of the operation, which goes on.
+        """
+    def register_abort_hook(self, hook: Callable[[], object]) -> RemovableHandle:
+        """Calls `hook()` before the communicator is given up: in `abort`, when it has failed, and
+        before a failure ends the process. May be called more than once and on any thread.
+        """
+    def all_gather_p_init(
+        self,
+        output: Tensor,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> AllGatherHandle:
+        """A persistent `all_gather_single` into `output`, which is checked once."""
+    def all_gather_p_exec(
+        self,
+        handle: AllGatherHandle,
+        input: Tensor,
+        async_op: bool = False,
+        hints: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+    ) -> TorchWork:
+        """Gathers the ranks' `input`s into the handle's output."""
+    def all_gather_p_free(self, handle: AllGatherHandle) -> None:
+        """Ends the handle; what it issued goes on."""
     def get_mem_allocator(self) -> MemAllocator:
         """See `torchcomms.get_mem_allocator`."""
     @property
@@ -218,7 +311,7 @@ class TorchComm:
     def is_abort_supported(self) -> bool: ...
     def is_aborted(self) -> bool: ...
     def state(self) -> str:
-        """`ready`, `failed`, `aborted` or `finalized`."""
+        """`ready`, `failed`, `aborted`, `finalized`, or `unconfigured` without members."""
     def error(self) -> str:
         """Cause of `failed`; empty otherwise."""
     def info(self) -> str:
@@ -227,6 +320,31 @@ class TorchComm:
         """Waits for what is pending and ends the communicator; again does nothing."""
     def abort(self) -> None:
         """Ends what is pending with an error, from any thread; again does nothing."""
+    def get_init_handle(self) -> str:
+        """By what other processes reach this communicator, to be handed to them in any way.
+
+        For one made with `enable_reconfigure=True`. It stays valid until the communicator is
+        finalized, but says which rank it has now: ask again before ranks are chosen by a set.
+        """
+    @overload
+    def reconfigure(
+        self,
+        uuid: int,
+        init_handles: Sequence[str] | Set[str],
+        timeout: timedelta | None = None,
+        hints: Mapping[str, str] | None = None,
+    ) -> TorchWork:
+        """Gives the communicator its members, or other ones; every member calls it alike.
+
+        In a list the rank is the position; of a set the engine makes an order, the same on all
+        members. `uuid` is a number that was never used on this communicator. Legal in every state
+        but `finalized`; what is pending fails. Until the work is complete nothing can be issued.
+        Where it fails it fails on all members that came, and says who did not or what differs; the
+        communicator has then failed, and can be reconfigured. Raises ValueError, and changes
+        nothing, for a uuid that was used and for handles without this communicator's own.
+        """
+    @overload
+    def reconfigure(self, options: ReconfigureOptions) -> TorchWork: ...
     def split(
         self,
         ranks: Sequence[int],
@@ -449,6 +567,23 @@ def _new_comm(
     device: torch.device,
     name: str,
     store: Store,
+    rank: int,
+    size: int,
+    timeout_ms: int,
+    hints: Mapping[str, str],
+) -> TorchComm: ...
+def _foreign_comm(
+    implementation: Any,
+    backend: str,
+    device: torch.device,
+    name: str,
+    timeout: timedelta,
+    hints: Mapping[str, str],
+) -> TorchComm: ...
+def _new_unconfigured_comm(
+    backend: str,
+    device: torch.device,
+    name: str,
     rank: int,
     size: int,
     timeout_ms: int,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from torchcomms import _backends, _cuda, _ranks, _stores
+from torchcomms import _backends, _compile, _cuda, _options, _python_backend, _ranks, _stores
 
 if TYPE_CHECKING:
     import torch
@@ -47,26 +47,106 @@ def create(
     """Joins the ranks of the job into a communicator; see `torchcomms.new_comm`."""
     import torch
 
+    _compile.prepare()
+    foreign = _python_backend.find(backend)
+    if foreign is not None:
+        return _create_foreign(
+            backend.lower(),
+            foreign,
+            torch.device(device),
+            timeout=timeout,
+            store=store,
+            name=name,
+            hints=hints,
+            abort_process=abort_process,
+            enable_reconfigure=enable_reconfigure,
+        )
     engine = _backends.resolve(backend)
     device = torch.device(device)
     _backends.check_device(engine, device.type)
-    if enable_reconfigure:
-        raise NotImplementedError(
-            "enable_reconfigure=True is not supported yet: make a new communicator instead"
-        )
     checked_hints = _checked_hints(hints)
-    position = _ranks.rank_and_size()
+    position = _unconfigured_position() if enable_reconfigure else _ranks.rank_and_size()
     if engine == "nccl":
         _cuda.locate()
         device = _cuda.with_index(device, position.rank)
         checked_hints.setdefault(_cuda.ABORT_HINT, _cuda.abort_process(abort_process))
     limit = _limit(timeout, store)
     label = _next_name() if name is None else str(name)
+    if enable_reconfigure:
+        return unconfigured(engine, device, label, position, limit, checked_hints)
     if store is None:
         joined_store = _stores.shared(label, position.rank, position.size, limit)
     else:
         joined_store = _stores.attempt(_checked_store(store))
     return join(engine, device, label, joined_store, position, limit, checked_hints)
+
+
+def _create_foreign(
+    backend: str,
+    cls: type[_python_backend.TorchCommBackend],
+    device: torch.device,
+    *,
+    timeout: timedelta | None,
+    store: Store | None,
+    name: str | None,
+    hints: Mapping[str, str] | None,
+    abort_process: bool | None,
+    enable_reconfigure: bool,
+) -> TorchComm:
+    """A communicator that a backend written in Python serves."""
+    if device.type not in cls.devices:
+        raise ValueError(
+            f"backend {backend!r} serves {', '.join(cls.devices)} tensors, got device "
+            f"{device.type!r}"
+        )
+    position = _ranks.rank_and_size()
+    limit = _limit(timeout, store)
+    label = _next_name() if name is None else str(name)
+    if store is None:
+        joined_store = _stores.shared(label, position.rank, position.size, limit)
+    else:
+        joined_store = _stores.attempt(_checked_store(store))
+    options = _options.CommOptions(
+        timeout=limit,
+        hints=_checked_hints(hints),
+        abort_process_on_timeout_or_error=abort_process,
+        enable_reconfigure=enable_reconfigure,
+        store=joined_store,
+        name=label,
+        rank=position.rank,
+        size=position.size,
+    )
+    return _python_backend.create(backend, cls, device, options)
+
+
+def _unconfigured_position() -> _ranks.RankSize:
+    """The launcher's, where there is one: a process that comes later needs none."""
+    try:
+        return _ranks.rank_and_size()
+    except ValueError:
+        return _ranks.RankSize(0, 1)
+
+
+def unconfigured(
+    backend: str,
+    device: torch.device,
+    name: str,
+    position: _ranks.RankSize,
+    timeout: timedelta,
+    hints: dict[str, str],
+) -> TorchComm:
+    """The call of the extension for a communicator that `reconfigure` gives its members."""
+    from torchcomms import _comms
+
+    return _comms._new_unconfigured_comm(
+        backend,
+        device,
+        name,
+        position.rank,
+        position.size,
+        milliseconds(timeout),
+        hints,
+    )
 
 
 def join(

@@ -21,8 +21,9 @@ def collect() -> dict[str, Any]:
     torch found this package and whether `use_torchcomms` is on. `backends`: `name`, `usable`,
     where it is not the `reason`, and the `findings` of its engine on this machine, such as NCCL's
     path and version. `transports`: names. `groups`: one entry per live process group of
-    torch.distributed and device, with `served_by` (`ferrocomm` or `torch`). `communicators`: all
-    that live in the engine, with state, transport and counters, whether a group has them or not.
+    torch.distributed and device, with `served_by` (`ferrocomm`, `torch`, or `python` for a backend
+    written in it). `communicators`: all that live in the engine, with state, transport and
+    counters, whether a group has them or not.
     """
     _cuda.locate()
     engine = json.loads(_comms._engine_info())
@@ -76,7 +77,7 @@ def _backend_facts(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The backends by the names users ask for, each with what the engine says about it."""
     by_name = {name: engine for engine in engines for name in (engine["name"], *engine["aliases"])}
     facts = []
-    for name in _backends.built():
+    for name in filter(_backends.is_own, _backends.built()):
         engine = by_name.get(name)
         reason = "the engine does not have it" if engine is None else engine["reason"]
         facts.append(
@@ -121,6 +122,8 @@ def _group(name: str, device: torch.device, backend: Any) -> dict[str, Any]:
     }
     if isinstance(inner, _comms._BackendWrapper):
         comm = inner.get_comm()
+        if comm.get_backend_impl() is not comm:
+            return facts | {"served_by": "python", "backend": comm.get_backend()}
         facts |= {
             "served_by": "ferrocomm",
             "backend": comm.get_backend(),

@@ -18,7 +18,7 @@
 
 #include "../c/file_store.h"
 
-enum { BATCHES = 200, SMALL = 2000, LONG = 40, MEBI = 1 << 20 };
+enum { BATCHES = 50, SMALL = 1000, LONG = 20, MEBI = 1 << 20 };
 
 static void must(fc_status status, const char* what) {
   if (status != FC_OK) {

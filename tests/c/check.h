@@ -39,6 +39,7 @@ fc_status done(fc_status started, fc_work** work);
 void test_collectives(fc_comm* comm);
 void test_uneven(fc_comm* comm);
 void test_memory(fc_comm* comm);
+void test_notices(fc_comm* comm);
 void test_reductions(fc_comm* comm);
 void test_point_to_point(fc_comm* comm);
 void test_groups(fc_comm* comm);
@@ -47,5 +48,6 @@ void test_works(fc_comm* comm);
 void test_arguments(fc_comm* comm);
 void test_failures(fc_comm* comm);
 void test_reports(fc_comm* comm);
+void test_reconfigure(fc_comm* comm);
 
 #endif

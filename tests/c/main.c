@@ -79,10 +79,12 @@ static void run_rank(int rank, int size, const char* folder) {
   test_collectives(comm);
   test_uneven(comm);
   test_memory(comm);
+  test_notices(comm);
   test_reductions(comm);
   test_point_to_point(comm);
   test_groups(comm);
   test_windows(comm);
+  test_reconfigure(comm);
   test_works(comm);
   test_arguments(comm);
   test_failures(comm);

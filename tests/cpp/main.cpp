@@ -187,6 +187,26 @@ void groups(Communicator& comm) {
   }
 }
 
+void members_change() {
+  Options options;
+  options.name = "elastic";
+  Communicator elastic = Communicator::unconfigured(options);
+  CHECK(elastic.state() == "unconfigured");
+  CHECK_THROWS(FC_ERR_STATE, "no members yet", elastic.barrier());
+  ferrocomm::ReconfigureOptions members;
+  members.uuid = 1;
+  members.handles = {elastic.init_handle()};
+  elastic.reconfigure(members);
+  CHECK(elastic.state() == "ready" && elastic.rank() == 0 && elastic.size() == 1);
+  elastic.barrier();
+  CHECK_THROWS(FC_ERR_INVALID_ARGUMENT, "uuid", elastic.reconfigure(members));
+  members.uuid = 2;
+  members.ordered = false;
+  elastic.reconfigure_async(members).wait();
+  elastic.barrier();
+  elastic.finalize();
+}
+
 void run_rank(const fs::path& folder, const std::string& name, int rank, int size) {
   FolderStore store(folder);
   Communicator comm = Communicator::create(options_of(name, rank, size), store);
@@ -197,6 +217,7 @@ void run_rank(const fs::path& folder, const std::string& name, int rank, int siz
   works(comm);
   batches(comm);
   groups(comm);
+  members_change();
   CHECK_THROWS(FC_ERR_INVALID_ARGUMENT, "root", comm.broadcast(Span<int>(), size));
   CHECK(comm.error().empty() && comm.sequence() > 0);
   CHECK(comm.info().find(name) != std::string::npos);

@@ -141,8 +141,6 @@ def bad_makers(me: Rank) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(NotImplementedError, match=r"no NVIDIA driver.*gloo serves CPU tensors"):
             torchcomms.new_comm("nccl", torch.device("cuda"), store=me.store())
-    with pytest.raises(NotImplementedError, match="enable_reconfigure=True is not supported yet"):
-        torchcomms.new_comm("gloo", "cpu", enable_reconfigure=True)
     with pytest.raises(TypeError, match="timeout must be a timedelta"):
         torchcomms.new_comm("gloo", "cpu", timeout=3)
     with pytest.raises(ValueError, match="timeout must be positive, got 0 s"):

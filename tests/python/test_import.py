@@ -133,3 +133,10 @@ def test_the_exit_code_is_the_scripts_own(tmp_path, how, code):
     assert done.returncode == code, done.stderr
     assert "terminate" not in done.stderr
     assert ("ValueError: the script's own" in done.stderr) == (how == "raise")
+
+
+def test_modules_need_no_import_of_their_own():
+    for name in ("device_mesh", "distwrap", "functional", "hooks", "objcol"):
+        assert getattr(torchcomms, name).__name__ == f"torchcomms.{name}"
+    with pytest.raises(AttributeError, match="'torchcomms' has no attribute 'nothing'"):
+        _ = torchcomms.nothing

@@ -21,7 +21,7 @@ def operations(group: dist.ProcessGroup, rank: int) -> None:
     dist.all_to_all_single(
         torch.empty(4), tensor, [[1, 3], [3, 1]][rank], [[1, 3], [3, 1]][rank], group=group
     )
-    dist.scatter(part, [part, part] if rank == 0 else None, group=group)
+    dist.scatter(part, list(tensor.chunk(2)) if rank == 0 else None, group=group)
     dist.barrier(group=group)
     if rank == 0:
         dist.send(tensor, 1, group=group)

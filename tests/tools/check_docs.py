@@ -2,8 +2,9 @@
 
     python tests/tools/check_docs.py FOLDER_OF_LIBFERROCOMM
 
-Links lead somewhere; variables and statuses are those of the code; a block of Python or C whose
-first line names a file runs as two ranks and prints what the `text` block after it shows.
+Links lead somewhere, and the site is built without a warning; variables and statuses are those of
+the code; a block of Python or C whose first line names a file runs as two ranks and prints what the
+`text` block after it shows. Those of README.md run under torchrun, as it says there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import example_ranks
+import settings
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 RANKS = 2
 LIMIT = 120.0  # seconds for one example; a guard against a hang
@@ -25,9 +29,8 @@ LIMIT = 120.0  # seconds for one example; a guard against a hang
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"(?:#|/\*) (\w+\.(?:py|c))\b")
-PREFIXES = "FERROCOMM|TORCHCOMM|TORCHELASTIC|MASTER|GLOO|NCCL|LOCAL|WORLD|OMPI|MPI|PMI|PALS|SLURM"
+PREFIXES = "FERROCOMM|TORCHCOMMS?|TORCHELASTIC|MASTER|GLOO|NCCL|LOCAL|WORLD|OMPI|MPI|PMI|PALS|SLURM"
 IN_CODE = re.compile(rf'"((?:{PREFIXES})_[A-Z_]+)"')
-IN_TABLE = re.compile(r"`([A-Z][A-Z_]+)`")
 # Read by others (torch, make, CMake), or without a prefix to be found by: RANK, the user's folders.
 READ_ELSEWHERE = {
     "TORCH_DISTRIBUTED_USE_TORCHCOMMS",
@@ -74,12 +77,6 @@ def sources() -> Iterator[Path]:
                 yield path
 
 
-def first_cells(page: str) -> str:
-    """The first column of the tables of a page."""
-    rows = (ROOT / "docs" / page).read_text().splitlines()
-    return "\n".join(row.split("|")[1] for row in rows if row.startswith("|"))
-
-
 def differences(what: str, page: str, documented: set[str], real: set[str]) -> Iterator[str]:
     """What a page lacks and what it has too much."""
     for name in sorted(real - documented):
@@ -89,10 +86,24 @@ def differences(what: str, page: str, documented: set[str], real: set[str]) -> I
 
 
 def wrong_variables() -> Iterator[str]:
-    """Variables that the page and the code do not share."""
+    """Variables that the tables and the code do not share, and a page that is not the tables'."""
     found = {name for path in sources() for name in IN_CODE.findall(path.read_text())}
-    documented = set(IN_TABLE.findall(first_cells("environment.md")))
-    yield from differences("variable", "environment.md", documented, found | READ_ELSEWHERE)
+    real = found | READ_ELSEWHERE
+    yield from differences("variable", "tests/tools/settings.py", settings.variables(), real)
+    if settings.PAGE.read_text() != settings.page():
+        yield (
+            "environment.md is not what tests/tools/settings.py makes: change the tables there, "
+            "then `make docs`"
+        )
+
+
+def wrong_site() -> Iterator[str]:
+    """What keeps the site from being built: a dead link or anchor, a page that is not in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+        built = run(build, ROOT)
+    if built.returncode != 0:
+        yield built.stderr
 
 
 def wrong_statuses() -> Iterator[str]:
@@ -129,7 +140,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_python(source: Path) -> subprocess.CompletedProcess[str]:
+def run_torchrun(source: Path) -> subprocess.CompletedProcess[str]:
     """Runs a Python example under torchrun."""
     # Each rank's output in a file of its own: under torchrun a line is written in two parts, and
     # those of two ranks may mix.
@@ -166,7 +177,12 @@ def wrong_output(example: Example, library: Path) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / example.name
         source.write_text(example.code)
-        done = run_python(source) if source.suffix == ".py" else run_c(source, library)
+        if source.suffix == ".c":
+            done = run_c(source, library)
+        elif example.page.name == "README.md":
+            done = run_torchrun(source)
+        else:
+            done = example_ranks.run(source, RANKS, LIMIT)
     where = f"{example.page.name}, {example.name}"
     if not example.output:
         yield f"{where}: no text block says what it prints"
@@ -184,6 +200,7 @@ def main() -> int:
         return 2
     library = Path(sys.argv[1]).resolve()
     checks = [(f"links of {page.name}", list(dead_links(page))) for page in pages()]
+    checks.append(("site", list(wrong_site())))
     checks.append(("variables", list(wrong_variables())))
     checks.append(("statuses", list(wrong_statuses())))
     for page in pages():

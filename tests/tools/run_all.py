@@ -71,6 +71,8 @@ CHECKS = [
     Check("test-simgpu", 900, rf"{CARGO}|^=+ .* in [\d.]+s"),
 ]
 FULL = [
+    Check("test-selftest", 900, r"^selftests:"),
+    Check("test-reconfigure", 1800, r"^reconfigure:"),
     Check("test-hosts", 1800, r"^hosts:"),
     Check("sanitize", 3600, r"^(c|c\+\+) tests:|^sanitize:"),
     Check("test-conformance-full", 3600, r"^conformance:"),

@@ -11,6 +11,7 @@ it prints what it found, one line per result. With two ranks any right engine gi
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -46,11 +47,37 @@ def mean_over_ranks(value: Tensor) -> float:
     return total.item() / dist.get_world_size()
 
 
-def run_as_script(main: Callable[[Report], None]) -> None:
-    """Under torchrun: makes the world, runs the job, prints its results."""
+def check_served() -> None:
+    """Raises unless the groups are served by whom EXPECT_SERVED_BY names.
+
+    For comparisons: torch falls back to its own backends without a word.
+    """
+    expected = os.environ.get("EXPECT_SERVED_BY")
+    if expected is None:
+        return
+    import torchcomms
+
+    served = {group["served_by"] for group in torchcomms.engine_info()["groups"]}
+    if served != {expected}:
+        raise RuntimeError(f"served by {served}, expected {expected}")
+
+
+def printed(name: str, value: Any) -> None:
+    """A report as one line of stdout, written at once so that ranks' lines do not mix."""
+    sys.stdout.flush()
+    os.write(1, f"RESULT rank {os.environ['RANK']} {name} = {value!r}\n".encode())
+
+
+def run_as_script(main: Callable[[Report], None], *, make_world: bool = True) -> None:
+    """Under torchrun: makes the world, runs the job, prints its results.
+
+    Without `make_world` the job's own library makes it.
+    """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    main(lambda name, value: sys.stdout.write(f"RESULT rank {rank} {name} {value!r}\n"))
-    dist.destroy_process_group()
+    if make_world:
+        dist.init_process_group("gloo")
+        check_served()
+    main(printed)
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -11,7 +11,7 @@ from job import Report, batch, digest, run_as_script
 from torch import nn
 from torch.distributed import pipelining
 
-LAYERS = 4
+LAYERS = 8  # one for each of two stages on four ranks
 SCHEDULES = (
     ("gpipe", pipelining.ScheduleGPipe, 1),
     ("1f1b", pipelining.Schedule1F1B, 1),

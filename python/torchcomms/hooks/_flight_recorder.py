@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+import pickle
+from typing import Any, Literal
 
 from torchcomms import _comms
 
@@ -68,23 +69,37 @@ class FlightRecorderHook:
         """The operations shown, oldest first; without those that are over if so asked."""
         return json.dumps(self._dump(only_active=not include_completed))
 
-    def dump_file(self, rank: int, include_completed: bool = True) -> str:
-        """Writes `dump_json` to the file TORCHCOMM_FR_DUMP_TEMP_FILE followed by `rank`.
+    def dump_file(
+        self,
+        rank: int,
+        include_completed: bool = True,
+        format: Literal["json", "pickle"] = "json",
+    ) -> str:
+        """Writes a dump to the file TORCHCOMM_FR_DUMP_TEMP_FILE followed by `rank`.
 
         Without the variable the file is `torchcomm_fr_rank_<rank>` in the current folder. Folders
-        on the way are made. Returns the path.
+        on the way are made. Returns the path. `json` writes `dump_json`; `pickle` the same content
+        in the form that `python -m torch.distributed.flight_recorder.fr_trace` loads.
 
         Raises:
             OSError: the file cannot be written.
+            ValueError: there is no such format.
         """
+        dump = self._dump(only_active=not include_completed)
+        if format == "json":
+            content = json.dumps(dump).encode()
+        elif format == "pickle":
+            content = pickle.dumps(dump)
+        else:
+            raise ValueError(f"unknown format {format!r}: expected 'json' or 'pickle'")
         path = f"{os.environ.get(DUMP_FILE_VARIABLE) or _DEFAULT_DUMP_FILE}{rank}"
         folder = os.path.dirname(path)
         if folder:
             os.makedirs(folder, exist_ok=True)
         # A reader never sees half a file: written beside it, then renamed.
         unfinished = f"{path}.{os.getpid()}.tmp"
-        with open(unfinished, "w", encoding="utf-8") as file:
-            file.write(self.dump_json(include_completed))
+        with open(unfinished, "wb") as file:
+            file.write(content)
         os.replace(unfinished, path)
         return path
 

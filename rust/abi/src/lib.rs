@@ -184,6 +184,29 @@ pub struct fc_op_options {
     pub premul_device_factor: *const c_void,
 }
 
+/// What the next group of a reconfigurable communicator is to be. Start from
+/// `fc_reconfigure_options_init`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fc_reconfigure_options {
+    /// `sizeof(fc_reconfigure_options)` of the client; set by `fc_reconfigure_options_init`
+    pub size: usize,
+    /// the same on all members, and never used before on this communicator
+    pub uuid: i64,
+    /// `handle_count` texts of `fc_comm_init_handle`, each nul-terminated: the members
+    pub handles: *const *const c_char,
+    /// number of handles
+    pub handle_count: usize,
+    /// not 0: the rank is the position; 0: the engine chooses ranks, on all members alike
+    pub ordered: i64,
+    /// how long it may take, nanoseconds; 0: the communicator's time-out
+    pub timeout_ns: i64,
+    /// `hint_count` hints, or NULL; those of earlier calls stay where these say nothing
+    pub hints: *const fc_hint,
+    /// number of hints
+    pub hint_count: usize,
+}
+
 /// Receives the answer of one store call. `data` and `message` are borrowed for the call.
 pub type fc_store_sink = Option<
     unsafe extern "C" fn(
@@ -269,6 +292,12 @@ pub type fc_work_callback =
 /// Told once that nothing uses the buffers of an operation any more. Runs on any thread, with no engine
 /// lock held.
 pub type fc_release_callback = Option<unsafe extern "C" fn(ctx: *mut c_void)>;
+
+/// Told that a communicator has failed, with the text of its cause (borrowed for the call), on any thread
+/// with no engine lock held. Where `process_ends` is 0 it must not wait; else the process ends when it
+/// returns. May be told more than once.
+pub type fc_abort_callback =
+    Option<unsafe extern "C" fn(ctx: *mut c_void, message: *const c_char, process_ends: i32)>;
 
 /// Asked about every 100 ms by a thread that waits inside the engine, with no engine lock held.
 /// A non-zero answer ends the wait with `FC_ERR_INTERRUPTED`.

@@ -6,11 +6,11 @@ use std::ffi::c_void;
 use std::time::Duration;
 
 use ferrocomm_abi::*;
-use ferrocomm_core::Result;
 use ferrocomm_core::call::{Region, Regions, Source, Stream};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
+use ferrocomm_core::{Error, Result};
 use ferrocomm_engine::Communicator;
 
 use crate::ffi::{self, Out, SizeTagged, guard_value, invalid, null};
@@ -44,6 +44,7 @@ pub unsafe extern "C" fn fc_op_options_init(options: *mut fc_op_options) {
 ///
 /// # Safety
 /// `options` is NULL or an initialised struct.
+#[inline(always)]
 pub(crate) unsafe fn options_of(options: *const fc_op_options) -> Result<fc_op_options> {
     if options.is_null() {
         return Ok(DEFAULTS);
@@ -61,6 +62,7 @@ pub(crate) struct Manner {
 }
 
 /// How `options` ask for an operation to be called.
+#[inline(always)]
 pub(crate) fn manner_of(options: &fc_op_options) -> Result<Manner> {
     Ok(Manner {
         timeout: ffi::timeout(options.timeout_ns)?,
@@ -79,6 +81,7 @@ pub(crate) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
+    #[inline(always)]
     pub(crate) fn new(communicator: &'a Communicator, dtype: fc_dtype) -> Result<Self> {
         let premul_factor = DEFAULTS.premul_factor;
         Ok(Self {
@@ -102,6 +105,7 @@ impl<'a> Arguments<'a> {
         self.communicator.size()
     }
 
+    #[inline(always)]
     pub(crate) fn reduce_op(&self, op: fc_reduce_op) -> Result<ReduceOp> {
         match reduce_op_of(op, self.premul_factor)? {
             ReduceOp::PremulSum(_) if self.premul_address != 0 => {
@@ -111,14 +115,16 @@ impl<'a> Arguments<'a> {
         }
     }
 
+    #[inline(always)]
     fn bytes(&self, name: &'static str, count: usize) -> Result<usize> {
         count
             .checked_mul(self.dtype.size())
             .filter(|bytes| isize::try_from(*bytes).is_ok())
-            .ok_or_else(|| invalid(format!("{name} is larger than memory")).got(count))
+            .ok_or_else(|| too_large(name, count))
     }
 
     /// `count` elements at `pointer`; NULL is an address only for none.
+    #[inline(always)]
     pub(crate) fn region(
         &self,
         name: &'static str,
@@ -128,7 +134,7 @@ impl<'a> Arguments<'a> {
         let bytes = self.bytes(name, count)?;
         match (pointer.is_null(), bytes) {
             (_, 0) => Ok(Region::EMPTY),
-            (true, _) => Err(null(name).got(format!("NULL for {count} elements"))),
+            (true, _) => Err(missing(name, count)),
             (false, bytes) => Ok(Region {
                 address: pointer.addr(),
                 bytes,
@@ -145,7 +151,7 @@ impl<'a> Arguments<'a> {
     ) -> Result<Regions> {
         let total = count
             .checked_mul(self.size())
-            .ok_or_else(|| invalid(format!("{name} is larger than memory")).got(count))?;
+            .ok_or_else(|| too_large(name, count))?;
         let each = self.bytes(name, count)?;
         Ok(Regions::Equal {
             whole: self.region(name, pointer, total)?,
@@ -213,6 +219,16 @@ impl<'a> Arguments<'a> {
         let buffers = unsafe { ffi::list(buffers, self.size(), name) }?;
         self.buffers(name, buffers, |_| count).map(Some)
     }
+}
+
+#[cold]
+fn too_large(name: &'static str, count: usize) -> Error {
+    invalid(format!("{name} is larger than memory")).got(count)
+}
+
+#[cold]
+fn missing(name: &'static str, count: usize) -> Error {
+    null(name).got(format!("NULL for {count} elements"))
 }
 
 /// Whom a receive listens to.

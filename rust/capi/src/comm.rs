@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferrocomm_abi::*;
 use ferrocomm_core::Result;
-use ferrocomm_engine::{Backend, Communicator, CommunicatorOptions};
+use ferrocomm_engine::{Backend, Communicator, CommunicatorOptions, Reconfigurable};
 
 use crate::ffi::{
     self, Handle, Out, SizeTagged, guard, guard_poisoning, guard_value, invalid, null,
@@ -22,9 +22,22 @@ pub struct fc_comm {
 
 /// What is behind a `fc_comm`.
 pub(crate) struct CommHandle {
-    pub(crate) communicator: Arc<Communicator>,
+    body: Body,
     name: CString,
     backend: CString,
+}
+
+/// Whether the members of a communicator change.
+enum Body {
+    Fixed(Arc<Communicator>),
+    Changing(Arc<Reconfigurable>),
+}
+
+/// A communicator in use by one call: a reconfiguration meanwhile does not change it.
+pub(crate) struct Using<'a> {
+    pub(crate) communicator: &'a Arc<Communicator>,
+    /// what it is now one after the other of, if its members change
+    pub(crate) changing: Option<&'a Arc<Reconfigurable>>,
 }
 
 impl Handle for fc_comm {
@@ -37,10 +50,66 @@ impl CommHandle {
         let name = c_string(communicator.name());
         let backend = c_string(communicator.backend().name());
         ffi::give(Self {
-            communicator,
+            body: Body::Fixed(communicator),
             name,
             backend,
         })
+    }
+
+    /// Gives out one whose members change.
+    pub(crate) fn give_changing(reconfigurable: Arc<Reconfigurable>) -> *mut fc_comm {
+        let communicator = reconfigurable.current();
+        let name = c_string(communicator.name());
+        let backend = c_string(communicator.backend().name());
+        ffi::give(Self {
+            body: Body::Changing(reconfigurable),
+            name,
+            backend,
+        })
+    }
+
+    /// Runs `body` on the communicator as it is now.
+    fn using<R>(&self, body: impl FnOnce(Using<'_>) -> Result<R>) -> Result<R> {
+        match &self.body {
+            Body::Fixed(communicator) => {
+                communicator.check_process()?;
+                body(Using {
+                    communicator,
+                    changing: None,
+                })
+            }
+            Body::Changing(changing) => {
+                changing.check_process()?;
+                body(Using {
+                    communicator: &changing.current(),
+                    changing: Some(changing),
+                })
+            }
+        }
+    }
+
+    /// The same for what a child of the process may ask, too.
+    fn look<R>(&self, body: impl FnOnce(&Communicator) -> R) -> Result<R> {
+        match &self.body {
+            Body::Fixed(communicator) => Ok(body(communicator)),
+            Body::Changing(_) => self.using(|using| Ok(body(using.communicator))),
+        }
+    }
+
+    fn fail_with_panic(&self, message: &str) {
+        let failed = self.using(|using| {
+            using.communicator.fail_with_panic(message);
+            Ok(())
+        });
+        // Only a child of its process has none to fail.
+        drop(failed);
+    }
+
+    fn close(&self) {
+        match &self.body {
+            Body::Fixed(communicator) => communicator.close(),
+            Body::Changing(changing) => changing.close(),
+        }
     }
 }
 
@@ -53,22 +122,19 @@ unsafe impl SizeTagged for fc_comm_options {
 ///
 /// # Safety
 /// `comm` is NULL or a live communicator.
+#[inline(always)]
 pub(crate) unsafe fn with_comm(
     comm: *const fc_comm,
-    body: impl FnOnce(&CommHandle) -> Result<()>,
+    body: impl FnOnce(Using<'_>) -> Result<()>,
 ) -> fc_status {
     // SAFETY: by the caller's promise.
     let handle = unsafe { ffi::value(comm) };
     let poisoned = handle.as_ref().ok().copied();
     guard_poisoning(
-        || {
-            let handle = handle?;
-            handle.communicator.check_process()?;
-            body(handle)
-        },
+        || handle?.using(body),
         |message| {
             if let Some(handle) = poisoned {
-                handle.communicator.fail_with_panic(message);
+                handle.fail_with_panic(message);
             }
         },
     )
@@ -99,24 +165,14 @@ pub unsafe extern "C" fn fc_comm_options_init(options: *mut fc_comm_options) {
 ///
 /// # Safety
 /// `options` is NULL or an initialised struct whose pointers are NULL or valid.
-unsafe fn options_of(options: *const fc_comm_options) -> Result<CommunicatorOptions> {
+pub(crate) unsafe fn options_of(options: *const fc_comm_options) -> Result<CommunicatorOptions> {
     if options.is_null() {
         return Err(null("options"));
     }
     // SAFETY: not NULL; the rest is the caller's promise, here and below.
     let options = unsafe { ffi::read_sized(options) }?;
-    let mut hints = Vec::new();
     // SAFETY: as above.
-    for hint in unsafe { ffi::list(options.hints, options.hint_count, "hints") }? {
-        // SAFETY: as above.
-        let pair = unsafe {
-            (
-                ffi::text(hint.key, "hint key")?,
-                ffi::text(hint.value, "hint value")?,
-            )
-        };
-        hints.push((pair.0.to_owned(), pair.1.to_owned()));
-    }
+    let hints = unsafe { hints_of(options.hints, options.hint_count) }?;
     Ok(CommunicatorOptions {
         // SAFETY: as above.
         backend: Backend::named(unsafe { ffi::text(options.backend, "backend") }?)?,
@@ -130,6 +186,26 @@ unsafe fn options_of(options: *const fc_comm_options) -> Result<CommunicatorOpti
         })?,
         hints,
     })
+}
+
+/// Reads hints.
+///
+/// # Safety
+/// `hints` is NULL or points to `count` hints whose texts are NULL or nul-terminated.
+pub(crate) unsafe fn hints_of(
+    hints: *const fc_hint,
+    count: usize,
+) -> Result<Vec<(String, String)>> {
+    // SAFETY: by the caller's promise, here and below.
+    let hints = unsafe { ffi::list(hints, count, "hints") }?;
+    let owned = |hint: &fc_hint| {
+        // SAFETY: as above.
+        let key = unsafe { ffi::text(hint.key, "hint key") }?;
+        // SAFETY: as above.
+        let value = unsafe { ffi::text(hint.value, "hint value") }?;
+        Ok((key.to_owned(), value.to_owned()))
+    };
+    hints.iter().map(owned).collect()
 }
 
 /// Makes a communicator; every rank calls it. Returns when all ranks have joined, or fails on all
@@ -188,7 +264,7 @@ pub unsafe extern "C" fn fc_comm_split(
 pub unsafe extern "C" fn fc_comm_rank(comm: *const fc_comm) -> i32 {
     guard_value(-1, || {
         // SAFETY: the caller passes NULL or a live communicator.
-        Ok(unsafe { ffi::value(comm) }?.communicator.rank().get() as i32)
+        unsafe { ffi::value(comm) }?.look(|communicator| communicator.rank().get() as i32)
     })
 }
 
@@ -197,7 +273,7 @@ pub unsafe extern "C" fn fc_comm_rank(comm: *const fc_comm) -> i32 {
 pub unsafe extern "C" fn fc_comm_size(comm: *const fc_comm) -> i32 {
     guard_value(-1, || {
         // SAFETY: the caller passes NULL or a live communicator.
-        Ok(unsafe { ffi::value(comm) }?.communicator.size() as i32)
+        unsafe { ffi::value(comm) }?.look(|communicator| communicator.size() as i32)
     })
 }
 
@@ -219,7 +295,7 @@ pub unsafe extern "C" fn fc_comm_backend(comm: *const fc_comm) -> *const c_char 
     })
 }
 
-/// Its state: "ready", "failed", "aborted" or "finalized". `*state` receives static text.
+/// Its state: "ready", "failed", "aborted", "finalized", or "unconfigured" while it has no members. `*state` receives static text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_state(
     comm: *const fc_comm,
@@ -284,7 +360,7 @@ pub unsafe extern "C" fn fc_comm_timeout(comm: *const fc_comm, timeout_ns: *mut 
 pub unsafe extern "C" fn fc_comm_sequence(comm: *const fc_comm) -> u64 {
     guard_value(0, || {
         // SAFETY: the caller passes NULL or a live communicator.
-        Ok(unsafe { ffi::value(comm) }?.communicator.sequence())
+        unsafe { ffi::value(comm) }?.look(Communicator::sequence)
     })
 }
 
@@ -311,7 +387,12 @@ pub unsafe extern "C" fn fc_comm_info(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_finalize(comm: *mut fc_comm) -> fc_status {
     // SAFETY: the caller passes NULL or a live communicator.
-    unsafe { with_comm(comm, |handle| handle.communicator.finalize()) }
+    unsafe {
+        with_comm(comm, |handle| match handle.changing {
+            Some(changing) => changing.finalize(),
+            None => handle.communicator.finalize(),
+        })
+    }
 }
 
 /// Fails everything pending on this rank with `FC_ERR_ABORTED` and wakes its waiters. Never waits
@@ -322,7 +403,10 @@ pub unsafe extern "C" fn fc_comm_abort(comm: *mut fc_comm) -> fc_status {
     // SAFETY: the caller passes NULL or a live communicator.
     unsafe {
         with_comm(comm, |handle| {
-            handle.communicator.abort();
+            match handle.changing {
+                Some(changing) => changing.abort(),
+                None => handle.communicator.abort(),
+            }
             Ok(())
         })
     }
@@ -335,7 +419,7 @@ pub unsafe extern "C" fn fc_comm_destroy(comm: *mut fc_comm) {
     guard_value((), || {
         // SAFETY: the caller gives up its communicator, once.
         if let Some(handle) = unsafe { ffi::take(comm) } {
-            handle.communicator.close();
+            handle.close();
         }
         Ok(())
     });

@@ -3,30 +3,30 @@
 use std::ffi::c_char;
 
 use ferrocomm_abi::*;
-use ferrocomm_core::Result;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::reduce_op::ReduceOp;
+use ferrocomm_core::{Error, Result};
 use ferrocomm_engine::Backend;
 
 use crate::ffi::{self, Out, guard, invalid};
 use crate::text::{fc_string, give_text};
 
 /// The element type with this code.
+#[inline(always)]
 pub(crate) fn dtype_of(code: fc_dtype) -> Result<Dtype> {
-    Dtype::from_code(code).ok_or_else(|| {
-        invalid("no such dtype")
-            .got(code)
-            .expected("one of FC_DTYPE_*")
-    })
+    Dtype::from_code(code).ok_or_else(|| unknown("no such dtype", code, "one of FC_DTYPE_*"))
 }
 
 /// The reduce op with this code.
+#[inline(always)]
 pub(crate) fn reduce_op_of(code: fc_reduce_op, premul_factor: f64) -> Result<ReduceOp> {
-    ReduceOp::from_code(code, premul_factor).ok_or_else(|| {
-        invalid("no such reduce op")
-            .got(code)
-            .expected("one of FC_REDUCE_*")
-    })
+    ReduceOp::from_code(code, premul_factor)
+        .ok_or_else(|| unknown("no such reduce op", code, "one of FC_REDUCE_*"))
+}
+
+#[cold]
+fn unknown(what: &'static str, code: u32, expected: &'static str) -> Error {
+    invalid(what).got(code).expected(expected)
 }
 
 /// What this library is and serves, as JSON: {"version", "abi", "backends": [{"name", "aliases",

@@ -19,6 +19,7 @@ use crate::work::fc_work;
 /// # Safety
 /// `work` is NULL or a place for one pointer, and the task's regions stay valid until it is
 /// complete.
+#[inline(always)]
 pub(crate) unsafe fn finish(
     communicator: &Arc<Communicator>,
     task: Task,
@@ -55,6 +56,7 @@ pub(crate) unsafe fn finish(
 /// # Safety
 /// The pointers are what the header asks for, and the buffers stay valid until the operation is
 /// complete.
+#[inline(always)]
 unsafe fn operate(
     comm: *mut fc_comm,
     operation: Operation,
@@ -78,6 +80,7 @@ unsafe fn operate(
 ///
 /// # Safety
 /// `options` is NULL or an initialised struct.
+#[inline(always)]
 unsafe fn prepare(
     communicator: &Communicator,
     dtype: fc_dtype,

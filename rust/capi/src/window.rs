@@ -76,7 +76,7 @@ pub unsafe extern "C" fn fc_window_create(
             let memory = arguments.region("memory", memory, bytes)?;
             let window = handle
                 .communicator
-                .register(memory, manner.timeout, manner.stream)?;
+                .open_window(memory, manner.timeout, manner.stream)?;
             out.set(ffi::give::<fc_window>(window));
             Ok(())
         })

@@ -35,11 +35,12 @@ pub enum Operation {
     WaitSignal = 18,
     TensorRegister = 19,
     TensorDeregister = 20,
+    Reconfigure = 21,
 }
 
 impl Operation {
     /// All of them, in order of their codes.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Broadcast,
         Self::AllReduce,
         Self::Reduce,
@@ -60,6 +61,7 @@ impl Operation {
         Self::WaitSignal,
         Self::TensorRegister,
         Self::TensorDeregister,
+        Self::Reconfigure,
     ];
 
     /// Its name, as users write it.
@@ -85,6 +87,7 @@ impl Operation {
             Self::WaitSignal => "wait_signal",
             Self::TensorRegister => "tensor_register",
             Self::TensorDeregister => "tensor_deregister",
+            Self::Reconfigure => "reconfigure",
         }
     }
 
@@ -111,7 +114,8 @@ impl Operation {
             | Self::Barrier
             | Self::Split
             | Self::TensorRegister
-            | Self::TensorDeregister => false,
+            | Self::TensorDeregister
+            | Self::Reconfigure => false,
         }
     }
 
@@ -239,6 +243,7 @@ pub enum Collective {
 
 impl Collective {
     /// Which operation it is.
+    #[inline(always)]
     pub fn operation(&self) -> Operation {
         match self {
             Self::Broadcast { .. } => Operation::Broadcast,
@@ -254,6 +259,7 @@ impl Collective {
     }
 
     /// The root, for operations that have one.
+    #[inline(always)]
     pub fn root(&self) -> Option<GroupRank> {
         match self {
             Self::Broadcast { root, .. }
@@ -265,6 +271,7 @@ impl Collective {
     }
 
     /// The reduce op, for operations that have one.
+    #[inline(always)]
     pub fn reduce_op(&self) -> Option<ReduceOp> {
         match self {
             Self::AllReduce { op, .. }
@@ -275,6 +282,7 @@ impl Collective {
     }
 
     /// Bytes on which all ranks must agree; `None` where they need not (all_to_all).
+    #[inline(always)]
     pub fn common_bytes(&self) -> Option<usize> {
         match self {
             Self::Broadcast { buffer, .. } => Some(buffer.bytes),
@@ -290,6 +298,7 @@ impl Collective {
 
     /// Bytes of the client's payload on this rank, for counters: what it gives, or takes where it
     /// gives nothing.
+    #[inline(always)]
     pub fn payload_bytes(&self) -> usize {
         match self {
             Self::Broadcast { buffer, .. } => buffer.bytes,
@@ -344,6 +353,7 @@ pub enum Task {
 
 impl Task {
     /// Which operation it is.
+    #[inline(always)]
     pub fn operation(&self) -> Operation {
         match self {
             Self::Collective(collective) => collective.operation(),

@@ -110,6 +110,19 @@ impl Dtype {
         }
     }
 
+    /// Whether `bytes` bytes are whole elements. Sizes are powers of two: a division would take longer
+    /// than all else that is asked of a short operation.
+    #[inline]
+    pub const fn divides(self, bytes: usize) -> bool {
+        bytes & (self.size() - 1) == 0
+    }
+
+    /// How many elements `bytes` bytes hold.
+    #[inline]
+    pub const fn elements(self, bytes: usize) -> usize {
+        bytes >> self.size().trailing_zeros()
+    }
+
     /// Its name, as torch writes it without the `torch.`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -157,6 +170,16 @@ mod tests {
         }
         assert_eq!(Dtype::from_code(22), None);
         assert_eq!(Dtype::from_code(u32::MAX), None);
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two() {
+        for dtype in Dtype::ALL {
+            assert!(dtype.size().is_power_of_two());
+            assert_eq!(dtype.elements(3 * dtype.size()), 3);
+            assert!(dtype.divides(48));
+            assert_eq!(dtype.divides(47), dtype.size() == 1);
+        }
     }
 
     #[test]

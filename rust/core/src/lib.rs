@@ -11,6 +11,7 @@ pub mod error;
 pub mod group;
 pub mod ids;
 pub mod interrupt;
+pub mod reconfigure;
 pub mod reduce_op;
 pub mod reduction;
 pub mod store;

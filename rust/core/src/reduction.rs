@@ -118,15 +118,13 @@ impl Reduction {
     /// hold whole elements, or an input in the output is not of the output's type.
     pub fn reduce(&self, out: &mut [u8], inputs: &[Input<'_>]) {
         assert!(!inputs.is_empty(), "a reduction needs an input");
-        let (takes, leaves) = self.widths();
-        assert!(
-            out.len().is_multiple_of(leaves),
-            "the output holds whole elements"
-        );
+        let (takes, leaves) = self.stage.types(self.dtype);
+        assert!(leaves.divides(out.len()), "the output holds whole elements");
+        let elements = leaves.elements(out.len());
         for input in inputs {
             match input {
                 Input::Bytes(bytes) => assert!(
-                    bytes.len() / takes == out.len() / leaves && bytes.len().is_multiple_of(takes),
+                    takes.elements(bytes.len()) == elements && takes.divides(bytes.len()),
                     "inputs are as long as the output"
                 ),
                 Input::Output => assert!(takes == leaves, "an input in the output has its type"),

@@ -7,11 +7,13 @@ use std::time::Duration;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::group::Group;
 use ferrocomm_core::ids::GroupRank;
+use ferrocomm_core::reconfigure::Presence;
 use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::store::Store;
 use ferrocomm_core::{Error, ErrorKind, Result};
 use ferrocomm_host::{GroupOptions, HostEngine};
 
+use crate::communicator::CommunicatorOptions;
 use crate::fatal;
 
 /// An engine.
@@ -131,6 +133,23 @@ impl Backend {
         match self {
             Self::Host => ferrocomm_host::release(address),
             Self::Nccl => ferrocomm_nccl::release(address),
+        }
+    }
+
+    /// The presence of a communicator whose members change.
+    ///
+    /// # Errors
+    /// `Unsupported` where groups cannot change; whatever keeps the engine from listening.
+    pub(crate) fn presence(self, options: &CommunicatorOptions) -> Result<Arc<dyn Presence>> {
+        match self {
+            Self::Host => HostEngine::process()?.presence(&options.name, options.rank),
+            Self::Nccl => Err(Error::new(
+                ErrorKind::Unsupported,
+                "communicators of this engine cannot be reconfigured",
+            )
+            .got(self.name())
+            .expected(Self::Host.name())
+            .remedy("make a new communicator instead")),
         }
     }
 

@@ -23,6 +23,7 @@ pub(crate) fn invalid(what: impl Into<std::borrow::Cow<'static, str>>) -> Error 
 
 impl Checker {
     /// Checks everything about `task`.
+    #[inline(always)]
     pub(crate) fn task(self, task: &Task, dtype: Dtype) -> Result<()> {
         match task {
             Task::Collective(collective) => self.collective(collective, dtype),
@@ -82,6 +83,7 @@ impl Checker {
         }
     }
 
+    #[inline(always)]
     fn collective(self, collective: &Collective, dtype: Dtype) -> Result<()> {
         if let Some(root) = collective.root() {
             self.inside("root", root)?;
@@ -223,28 +225,41 @@ impl Checker {
 }
 
 /// Whether a region holds whole elements.
+#[inline(always)]
 pub(crate) fn whole(name: &'static str, region: Region, dtype: Dtype) -> Result<()> {
-    if region.bytes.is_multiple_of(dtype.size()) {
+    if dtype.divides(region.bytes) {
         return Ok(());
     }
-    Err(invalid(format!("{name} does not hold whole elements"))
+    Err(broken(name, region, dtype))
+}
+
+#[cold]
+fn broken(name: &'static str, region: Region, dtype: Dtype) -> Error {
+    invalid(format!("{name} does not hold whole elements"))
         .got(format!("{} bytes", region.bytes))
         .expected(format!(
             "a multiple of {}, the size of {}",
             dtype.size(),
             dtype.name()
-        )))
+        ))
 }
 
+#[inline(always)]
 fn same_length(got: Region, expected: Region) -> Result<()> {
     if got.bytes == expected.bytes {
         return Ok(());
     }
-    Err(invalid("input and output differ in length")
-        .got(format!("{} bytes", got.bytes))
-        .expected(format!("{} bytes", expected.bytes)))
+    Err(different(got, expected))
 }
 
+#[cold]
+fn different(got: Region, expected: Region) -> Error {
+    invalid("input and output differ in length")
+        .got(format!("{} bytes", got.bytes))
+        .expected(format!("{} bytes", expected.bytes))
+}
+
+#[inline(always)]
 fn overlap(a: Region, b: Region) -> bool {
     a.bytes > 0
         && b.bytes > 0
@@ -252,6 +267,7 @@ fn overlap(a: Region, b: Region) -> bool {
         && b.address < a.address.saturating_add(a.bytes)
 }
 
+#[inline(always)]
 fn same_or_apart(a: Region, b: Region) -> Result<()> {
     if a != b && overlap(a, b) {
         Err(overlapping())
@@ -260,6 +276,7 @@ fn same_or_apart(a: Region, b: Region) -> Result<()> {
     }
 }
 
+#[cold]
 fn overlapping() -> Error {
     invalid("input and output overlap").remedy("use buffers that lie apart")
 }

@@ -12,10 +12,11 @@ use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::store::Store;
 use ferrocomm_core::{Error, ErrorKind, Result};
 
+use crate::abort_hook::{AbortHook, AbortHookSlot, Ending};
 use crate::backend::{Backend, Joining};
 use crate::check::{Checker, invalid};
 use crate::counters::{Counters, raise};
-use crate::deferred::Collecting;
+use crate::deferred::{self, Collecting};
 use crate::process::{generation, process};
 use crate::recorder::{Facts, Label, Ticket};
 use crate::registered::Registered;
@@ -52,6 +53,7 @@ pub(crate) struct Shared {
     admits: AtomicBool,
     /// asynchronous works that are not complete
     pub(crate) pending: AtomicUsize,
+    pub(crate) abort_hook: AbortHookSlot,
 }
 
 /// A group of ranks that call operations together. Any thread may use it.
@@ -70,7 +72,7 @@ pub struct Communicator {
     pub(crate) parts: AtomicU64,
     group: OnceLock<Arc<dyn Group>>,
     counters: Counters,
-    pub(crate) registered: Registered,
+    registered: Registered,
 }
 
 impl Shared {
@@ -90,9 +92,25 @@ impl Shared {
                     to = ?next.name(),
                     "state changes"
                 );
-                self.enter(&mut state, next)
+                let cause = match &next {
+                    State::Failed(cause) => Some(cause.clone()),
+                    _ => None,
+                };
+                let before = self.enter(&mut state, next);
+                drop(state);
+                if let Some(cause) = cause {
+                    self.tell_failure(cause);
+                }
+                before
             }
             None => state.clone(),
+        }
+    }
+
+    /// Tells the client's hook, once no lock is held.
+    fn tell_failure(&self, cause: Error) {
+        if let Some(hook) = self.abort_hook.get() {
+            deferred::run(move || hook(&cause, Ending::Communicator));
         }
     }
 
@@ -115,14 +133,20 @@ impl Shared {
     }
 
     /// Notes how an operation ended, in the recorder and in the state.
+    #[inline(always)]
     pub(crate) fn settle(&self, ticket: Ticket, operation: Operation, outcome: &Result<()>) {
-        let failure = outcome.as_ref().err();
-        process()
-            .recorder
-            .end(ticket, failure.map(ToString::to_string));
+        match outcome {
+            Ok(()) => process().recorder.end(ticket, None),
+            Err(error) => self.note_failure(ticket, operation, error),
+        }
+    }
+
+    #[cold]
+    fn note_failure(&self, ticket: Ticket, operation: Operation, error: &Error) {
+        process().recorder.end(ticket, Some(error.to_string()));
         // A point-to-point operation fails alone; when its group failed with it, the group says so
         // to whoever asks next.
-        if let Some(error) = failure.filter(|error| breaks(operation, error.kind())) {
+        if breaks(operation, error.kind()) {
             tracing::warn!(error = %error, "communicator failed");
             self.apply(Event::Failure(error.clone()));
         }
@@ -140,6 +164,69 @@ fn breaks(operation: Operation, kind: ErrorKind) -> bool {
                 | ErrorKind::Interrupted
                 | ErrorKind::Forked
         )
+}
+
+/// What communicators that follow one another in one place have in common.
+#[derive(Clone)]
+pub(crate) struct Place {
+    backend: Backend,
+    pub(crate) name: Arc<str>,
+    rank: GroupRank,
+    size: usize,
+    timeout: Duration,
+}
+
+impl Place {
+    /// The place of a communicator that nobody has joined yet.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(crate) fn of(options: &CommunicatorOptions) -> Result<Self> {
+        let (rank, size) = checked(&options.name, options.rank, options.size)?;
+        Ok(Self {
+            backend: options.backend,
+            name: options.name.clone(),
+            rank,
+            size,
+            timeout: positive(options.timeout.unwrap_or(DEFAULT_TIMEOUT))?,
+        })
+    }
+
+    pub(crate) fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// A communicator without members.
+    pub(crate) fn vacant(&self) -> Arc<Communicator> {
+        let label = Label {
+            number: process().number(),
+            name: self.name.clone(),
+            engine: self.backend.name(),
+            rank: self.rank,
+            size: self.size,
+            members: None,
+        };
+        Communicator::unconfigured(self.backend, label, self.timeout)
+    }
+
+    /// One of `group`.
+    pub(crate) fn occupied(mut self, group: Arc<dyn Group>) -> Arc<Communicator> {
+        (self.rank, self.size) = (group.rank(), group.size());
+        self.vacant().joined(group)
+    }
+
+    pub(crate) fn failed(&self, cause: Error) -> Arc<Communicator> {
+        let communicator = self.vacant();
+        communicator.shared.apply(Event::Failure(cause));
+        communicator
+    }
+
+    pub(crate) fn aborted(&self) -> Arc<Communicator> {
+        let communicator = self.vacant();
+        communicator.shared.apply(Event::Abort);
+        communicator
+    }
 }
 
 impl Communicator {
@@ -198,6 +285,7 @@ impl Communicator {
                 state: Mutex::new(State::Unconfigured),
                 admits: AtomicBool::new(false),
                 pending: AtomicUsize::new(0),
+                abort_hook: AbortHookSlot::default(),
             }),
             backend,
             generation: generation(),
@@ -218,6 +306,41 @@ impl Communicator {
         self.group.get_or_init(|| group);
         self.shared.apply(Event::Joined);
         self
+    }
+
+    /// Where it stands; another may follow it there.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            backend: self.backend,
+            name: self.label().name.clone(),
+            rank: self.rank(),
+            size: self.size(),
+            timeout: self.timeout(),
+        }
+    }
+
+    /// Gives it a group that works can be waited on with; it stays without members.
+    pub(crate) fn attach(&self, group: Arc<dyn Group>) {
+        self.group.get_or_init(|| group);
+    }
+
+    /// The group, if it has one in which it may still have something pending.
+    pub(crate) fn group_if_joined(&self) -> Option<Arc<dyn Group>> {
+        let joined = !matches!(*self.shared.state(), State::Unconfigured);
+        self.group.get().filter(|_| joined).cloned()
+    }
+
+    /// Another communicator follows in its place: it serves no more.
+    pub(crate) fn supersede(&self) {
+        let cause = Error::new(
+            ErrorKind::State,
+            "the communicator was reconfigured since this was made",
+        );
+        self.shared.apply(Event::Failure(cause));
+    }
+
+    pub(crate) fn is_finalized(&self) -> bool {
+        matches!(*self.shared.state(), State::Finalized)
     }
 
     #[cfg(test)]
@@ -319,9 +442,7 @@ impl Communicator {
     /// What a peer reported and no call has raised yet, or what kept this from ending; the
     /// communicator is finalized all the same. `Interrupted` leaves it as it was.
     pub fn finalize(&self) -> Result<()> {
-        let group = self
-            .group()
-            .map_err(|error| self.shared.named_as(error, "finalize"))?;
+        self.check_process()?;
         let before = {
             // Once this is through, no operation gets a number any more.
             let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
@@ -330,7 +451,11 @@ impl Communicator {
         if matches!(before, State::Finalized) {
             return Ok(());
         }
-        let outcome = group.finalize(self.timeout());
+        // Without members there is nothing to wait for.
+        let outcome = self
+            .group
+            .get()
+            .map_or(Ok(()), |group| group.finalize(self.timeout()));
         match (before, outcome) {
             (State::Ready, Err(error)) => {
                 if error.kind() == ErrorKind::Interrupted {
@@ -355,6 +480,41 @@ impl Communicator {
         {
             group.abort();
         }
+    }
+
+    /// Replaces the function that is told when the communicator fails and before a process ends. What
+    /// the client ends itself it is not told.
+    pub fn set_abort_hook(&self, hook: Option<AbortHook>) {
+        self.shared.abort_hook.set(hook);
+    }
+
+    /// Prepares `bytes` bytes of the client's at `address` for operations.
+    ///
+    /// # Errors
+    /// `InvalidArgument`; whatever keeps the engine from it, and then nothing is registered.
+    pub fn register(&self, address: usize, bytes: usize) -> Result<()> {
+        let group = self.group()?;
+        self.admit()?;
+        self.registered
+            .add(address, bytes)
+            .and_then(|()| {
+                group
+                    .register(address, bytes)
+                    .or_else(|error| self.registered.remove(address).and(Err(error)))
+            })
+            .map_err(|error| self.shared.named_as(error, "register"))
+    }
+
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when nothing was registered there.
+    pub fn deregister(&self, address: usize) -> Result<()> {
+        let group = self.group()?;
+        self.registered
+            .remove(address)
+            .and_then(|()| group.deregister(address))
+            .map_err(|error| self.shared.named_as(error, "deregister"))
     }
 
     /// For whoever gives up the communicator: aborts what is still pending.
@@ -382,23 +542,35 @@ impl Communicator {
     ///
     /// # Errors
     /// `Forked`, in a child of the process that made it.
+    #[inline(always)]
     pub fn check_process(&self) -> Result<()> {
         if self.is_inherited() {
-            let error = Error::new(ErrorKind::Forked, "the communicator was made before a fork")
-                .remedy("make a new communicator in the child")
-                .communicator(&self.label().name)
-                .rank(self.rank());
-            return Err(error);
+            return Err(self.inherited());
         }
         Ok(())
     }
 
+    #[cold]
+    fn inherited(&self) -> Error {
+        Error::new(ErrorKind::Forked, "the communicator was made before a fork")
+            .remedy("make a new communicator in the child")
+            .communicator(&self.label().name)
+            .rank(self.rank())
+    }
+
+    #[cold]
+    fn no_group(&self) -> Error {
+        match self.admit() {
+            Err(error) => error,
+            Ok(()) => Error::new(ErrorKind::State, "the communicator has no group"),
+        }
+    }
+
     /// The group, for those who may use it.
+    #[inline(always)]
     pub(crate) fn group(&self) -> Result<&Arc<dyn Group>> {
         self.check_process()?;
-        self.group
-            .get()
-            .ok_or_else(|| Error::new(ErrorKind::State, "the communicator is not joined yet"))
+        self.group.get().ok_or_else(|| self.no_group())
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -422,6 +594,7 @@ impl Communicator {
     }
 
     /// Whether an operation may start.
+    #[inline(always)]
     pub(crate) fn admit(&self) -> Result<()> {
         if self.shared.admits.load(Ordering::Acquire) {
             return Ok(());
@@ -513,6 +686,7 @@ impl Communicator {
     }
 
     /// The time-out of an operation: its own before the communicator's.
+    #[inline(always)]
     pub(crate) fn timeout_for(&self, own: Option<Duration>) -> Result<Duration> {
         positive(own.unwrap_or_else(|| self.timeout()))
     }
@@ -533,13 +707,19 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn positive(timeout: Duration) -> Result<Duration> {
+#[inline(always)]
+pub(crate) fn positive(timeout: Duration) -> Result<Duration> {
     if timeout.is_zero() {
-        return Err(invalid("the time-out is not positive")
-            .got("0 ns")
-            .expected("at least 1 ns"));
+        return Err(not_positive());
     }
     Ok(timeout)
+}
+
+#[cold]
+fn not_positive() -> Error {
+    invalid("the time-out is not positive")
+        .got("0 ns")
+        .expected("at least 1 ns")
 }
 
 fn checked(name: &str, rank: i32, size: i32) -> Result<(GroupRank, usize)> {

@@ -4,13 +4,26 @@
 //! callback that issues the next operation would wait for the order its own thread holds. So a
 //! thread that holds it collects callbacks and runs them once it has let go.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 type Job = Box<dyn FnOnce()>;
 
+/// What a thread does with callbacks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// runs them
+    Free,
+    /// holds a communicator's order, and has collected none
+    Holds,
+    /// holds it, and has collected some
+    Collected,
+}
+
 thread_local! {
-    /// `Some` while this thread holds a communicator's order.
-    static HELD: RefCell<Option<Vec<Job>>> = const { RefCell::new(None) };
+    /// Apart from the jobs, which nearly no operation has: a word that needs no destructor costs one
+    /// look.
+    static STAGE: Cell<Stage> = const { Cell::new(Stage::Free) };
+    static JOBS: RefCell<Vec<Job>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Collects from its making on; runs what was collected when dropped.
@@ -18,33 +31,35 @@ pub(crate) struct Collecting(());
 
 impl Collecting {
     /// Starts to collect. Make it before taking the lock, so that it is dropped after it.
+    #[inline]
     pub(crate) fn start() -> Self {
-        HELD.with_borrow_mut(|held| {
-            held.get_or_insert_default();
+        STAGE.with(|stage| {
+            if stage.get() == Stage::Free {
+                stage.set(Stage::Holds);
+            }
         });
         Self(())
     }
 }
 
 impl Drop for Collecting {
+    #[inline]
     fn drop(&mut self) {
-        for job in HELD.take().unwrap_or_default() {
-            job();
+        if STAGE.replace(Stage::Free) == Stage::Collected {
+            for job in JOBS.take() {
+                job();
+            }
         }
     }
 }
 
 /// Runs `job` now, or when this thread has let go of the order.
 pub(crate) fn run(job: impl FnOnce() + 'static) {
-    let now = HELD.with_borrow_mut(|held| match held {
-        Some(jobs) => {
-            jobs.push(Box::new(job));
-            None
-        }
-        None => Some(job),
-    });
-    if let Some(job) = now {
+    if STAGE.get() == Stage::Free {
         job();
+    } else {
+        STAGE.set(Stage::Collected);
+        JOBS.with_borrow_mut(|jobs| jobs.push(Box::new(job)));
     }
 }
 

@@ -4,12 +4,16 @@
 
 use ferrocomm_core::Error;
 
+use crate::abort_hook::Ending;
 use crate::dump::recorder_dump;
+use crate::process::process;
 
 /// Where the flight recorder of a process that is ended goes; the rank is appended.
 const FILE_VARIABLE: &str = "TORCHCOMM_FR_DUMP_TEMP_FILE";
 
-/// Writes why the process ends to stderr, and the flight recorder to a file where one is named.
+/// Writes why the process ends to stderr, and the flight recorder to a file where one is named; then
+/// runs the abort hooks of all communicators, which end with the process. In this order, so that a
+/// hook that does not come back leaves the reason behind.
 pub(crate) fn report(error: &Error) {
     let mut words = format!("ferrocomm: the process ends: {error}");
     if let Some(place) = std::env::var_os(FILE_VARIABLE) {
@@ -28,4 +32,9 @@ pub(crate) fn report(error: &Error) {
     words.push('\n');
     // The last thing this process says: nobody is left to hear that it cannot be said.
     let _unheard = std::io::Write::write_all(&mut std::io::stderr(), words.as_bytes());
+    for communicator in process().communicators() {
+        if let Some(hook) = communicator.shared().abort_hook.get() {
+            hook(error, Ending::Process);
+        }
+    }
 }

@@ -40,12 +40,14 @@ impl Communicator {
     /// `InvalidArgument` or `Unsupported` before anything moves; else how the operation failed.
     /// When the client interrupts the wait, the operation is given up: a collective with its
     /// communicator, since the caller is about to take its buffers back.
+    #[inline(always)]
     pub fn run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
         let operation = task.operation();
         let outcome = self.try_run(task, dtype, timeout);
         outcome.map_err(|error| self.named(error, operation))
     }
 
+    #[inline(always)]
     fn try_run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
         let group = self.group()?;
         let nothing = matches!(&task, Task::Batch(parts) if parts.is_empty());
@@ -206,6 +208,7 @@ impl Communicator {
     }
 
     /// Checks the call, and gives it its number while the order is held.
+    #[inline(always)]
     fn turn(
         &self,
         task: Task,
@@ -215,7 +218,7 @@ impl Communicator {
     ) -> Result<Turn<'_>> {
         self.checker().task(&task, dtype)?;
         let timeout = self.timeout_for(timeout)?;
-        let facts = Facts::of(&task, dtype, self.rank());
+        let facts = Facts::of(&task, dtype);
         // Made before the order is taken, so that it is dropped after it.
         let collecting = Collecting::start();
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
@@ -240,6 +243,7 @@ impl Communicator {
     }
 
     /// Counts a call; the order is held.
+    #[inline(always)]
     pub(crate) fn count(&self, facts: &Facts, sequence: u64) {
         let bytes = facts.payload_bytes();
         self.counters().add(facts.operation, bytes);

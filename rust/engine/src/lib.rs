@@ -4,6 +4,7 @@
 //! The engines below (host, nccl) move data. This crate must not know how they do it, nor the C ABI nor
 //! torch above it.
 
+mod abort_hook;
 mod backend;
 mod check;
 mod communicator;
@@ -16,6 +17,7 @@ mod issue;
 mod json;
 mod pending;
 mod process;
+mod reconfigure;
 mod recorder;
 mod registered;
 mod resources;
@@ -27,10 +29,12 @@ mod tests;
 mod ticks;
 mod window;
 
+pub use abort_hook::{AbortHook, Ending};
 pub use backend::Backend;
 pub use communicator::{Communicator, CommunicatorOptions};
 pub use dump::{recorder_dump, recorder_reset};
 pub use ferrocomm_nccl::{allocate_on as allocate_on_gpu, locate as locate_nccl};
 pub use info::engine_info;
 pub use pending::Pending;
+pub use reconfigure::{Reconfigurable, ReconfigureOptions};
 pub use window::Window;

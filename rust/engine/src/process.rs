@@ -34,13 +34,17 @@ pub(crate) fn generation() -> u32 {
 }
 
 /// This process's one.
+#[inline(always)]
 pub(crate) fn process() -> &'static Process {
-    static WATCH: Once = Once::new();
     let current = CURRENT.load(Ordering::Acquire);
     // SAFETY: the pointer is NULL or comes from `Box::leak` below and is never freed.
-    if let Some(process) = unsafe { current.as_ref() } {
-        return process;
-    }
+    unsafe { current.as_ref() }.unwrap_or_else(begun)
+}
+
+/// The first of this process.
+#[cold]
+fn begun() -> &'static Process {
+    static WATCH: Once = Once::new();
     WATCH.call_once(|| {
         // SAFETY: the handler does nothing but atomic stores. Without memory for it (the only way
         // to fail) a child would not be told apart, as if this library knew nothing of forks.

@@ -120,7 +120,10 @@ type Slot = SpinMutex<Option<Entry>, spin::Yield>;
 
 /// The ring.
 pub(crate) struct Recorder {
+    /// a power of two, so that finding one takes no division, or none
     slots: Box<[Slot]>,
+    /// how many operations are shown
+    entries: usize,
     next: AtomicU64,
     /// entries below were forgotten by `reset`
     floor: AtomicU64,
@@ -149,8 +152,14 @@ impl Recorder {
 
     /// Keeps the last `entries` operations.
     pub(crate) fn new(entries: usize) -> Self {
+        let slots = if entries == 0 {
+            0
+        } else {
+            entries.next_power_of_two()
+        };
         Self {
-            slots: (0..entries).map(|_| Slot::new(None)).collect(),
+            slots: (0..slots).map(|_| Slot::new(None)).collect(),
+            entries,
             next: AtomicU64::new(0),
             floor: AtomicU64::new(0),
             ticks: Ticks::new(),
@@ -159,12 +168,13 @@ impl Recorder {
 
     /// How many entries are kept.
     pub(crate) fn entries(&self) -> usize {
-        self.slots.len()
+        self.entries
     }
 
+    #[inline(always)]
     fn slot(&self, id: u64) -> Option<SpinMutexGuard<'_, Option<Entry>>> {
-        let index = id.checked_rem(self.slots.len() as u64)?;
-        Some(self.slots[index as usize].lock())
+        let last = self.slots.len().wrapping_sub(1);
+        Some(self.slots.get(id as usize & last)?.lock())
     }
 
     /// Notes an operation that has got its number.
@@ -179,6 +189,7 @@ impl Recorder {
     }
 
     /// Notes an operation that has got its number and runs on the spot.
+    #[inline(always)]
     pub(crate) fn begin(
         &self,
         label: &Arc<Label>,
@@ -189,6 +200,7 @@ impl Recorder {
         self.note(label, facts, sequence, timeout, Progress::Started)
     }
 
+    #[inline(always)]
     fn note(
         &self,
         label: &Arc<Label>,
@@ -200,27 +212,39 @@ impl Recorder {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let created = self.ticks.now();
         if let Some(mut slot) = self.slot(id) {
-            // Where one communicator has the ring to itself, its label is there already.
-            let label = match slot.take() {
-                Some(old) if Arc::ptr_eq(&old.label, label) => old.label,
-                _ => label.clone(),
-            };
-            *slot = Some(Entry {
-                id,
-                label,
-                facts,
-                sequence,
-                timeout,
-                created,
-                started: (progress == Progress::Started).then_some(created),
-                ended: None,
-                progress,
-            });
+            let started = (progress == Progress::Started).then_some(created);
+            match &mut *slot {
+                // Where one communicator has the ring to itself, its label is there already.
+                Some(entry) if Arc::ptr_eq(&entry.label, label) => {
+                    entry.id = id;
+                    entry.facts = facts;
+                    entry.sequence = sequence;
+                    entry.timeout = timeout;
+                    entry.created = created;
+                    entry.started = started;
+                    entry.ended = None;
+                    entry.progress = progress;
+                }
+                place => {
+                    *place = Some(Entry {
+                        id,
+                        label: label.clone(),
+                        facts,
+                        sequence,
+                        timeout,
+                        created,
+                        started,
+                        ended: None,
+                        progress,
+                    });
+                }
+            }
         }
         Ticket(id)
     }
 
     /// Changes an entry that the ring has not moved past.
+    #[inline(always)]
     fn update(&self, ticket: Ticket, change: impl FnOnce(&mut Entry)) {
         let Some(mut slot) = self.slot(ticket.0) else {
             return;
@@ -259,7 +283,7 @@ impl Recorder {
     /// The entries that are kept, oldest first.
     pub(crate) fn snapshot(&self) -> Vec<Entry> {
         let next = self.next.load(Ordering::Relaxed);
-        let oldest = next.saturating_sub(self.slots.len() as u64);
+        let oldest = next.saturating_sub(self.entries as u64);
         let scale = self.ticks.scale();
         (oldest.max(self.floor.load(Ordering::Relaxed))..next)
             .filter_map(|id| {
@@ -274,9 +298,10 @@ impl Recorder {
 
 impl Facts {
     /// What is worth noting of a task.
-    pub(crate) fn of(task: &Task, dtype: Dtype, rank: GroupRank) -> Self {
+    #[inline(always)]
+    pub(crate) fn of(task: &Task, dtype: Dtype) -> Self {
         match task {
-            Task::Collective(collective) => Self::of_collective(collective, dtype, rank),
+            Task::Collective(collective) => Self::of_collective(collective, dtype),
             Task::PointToPoint(part) => Self::of_part(part, dtype),
             Task::Batch(parts) => {
                 let parts = || {
@@ -295,6 +320,7 @@ impl Facts {
 
     /// Bytes of the client's payload on this rank, for counters: what it gives, or takes where that
     /// says more.
+    #[inline(always)]
     pub(crate) fn payload_bytes(&self) -> usize {
         match self.operation {
             Operation::Broadcast | Operation::Scatter | Operation::Recv | Operation::Get => {
@@ -315,7 +341,8 @@ impl Facts {
             | Operation::Signal
             | Operation::WaitSignal
             | Operation::TensorRegister
-            | Operation::TensorDeregister => self.input_bytes,
+            | Operation::TensorDeregister
+            | Operation::Reconfigure => self.input_bytes,
         }
     }
 
@@ -338,6 +365,7 @@ impl Facts {
     }
 
     /// An operation without buffers.
+    #[inline(always)]
     pub(crate) fn bare(operation: Operation, dtype: Dtype) -> Self {
         Self {
             operation,
@@ -367,14 +395,14 @@ impl Facts {
         }
     }
 
-    fn of_collective(collective: &Collective, dtype: Dtype, rank: GroupRank) -> Self {
+    #[inline(always)]
+    fn of_collective(collective: &Collective, dtype: Dtype) -> Self {
         let (input_bytes, output_bytes) = match collective {
-            Collective::Broadcast { buffer, root } if *root == rank => (buffer.bytes, buffer.bytes),
-            Collective::Broadcast { buffer, .. } => (0, buffer.bytes),
+            // In place on every rank, as torch's recorders note them: its analyser takes sizes that
+            // differ between ranks for a mismatch.
+            Collective::Broadcast { buffer, .. } => (buffer.bytes, buffer.bytes),
+            Collective::Reduce { input, .. } => (input.bytes, input.bytes),
             Collective::AllReduce { input, output, .. } => (input.bytes, output.bytes),
-            Collective::Reduce { input, output, .. } => {
-                (input.bytes, output.map_or(0, |output| output.bytes))
-            }
             Collective::AllGather { input, outputs } => (input.bytes, outputs.bytes()),
             Collective::ReduceScatter { inputs, output, .. } => (inputs.bytes(), output.bytes),
             Collective::AllToAll { inputs, outputs } => (inputs.bytes(), outputs.bytes()),

@@ -70,11 +70,12 @@ impl State {
             Self::Ready => Ok(()),
             Self::Failed(cause) => Err(cause
                 .clone()
-                .remedy("abort or finalize the communicator, then make a new one")),
+                .remedy("finalize the communicator and make a new one, or reconfigure it if it was made for that")),
             Self::Unconfigured => Err(Error::new(
                 ErrorKind::State,
-                "the communicator is not joined yet",
-            )),
+                "the communicator has no members yet",
+            )
+            .remedy("call reconfigure, and wait for the work that it returns")),
             Self::Aborted => Err(
                 Error::new(ErrorKind::Aborted, "the communicator was aborted")
                     .remedy("make a new one"),

@@ -11,6 +11,7 @@ use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::store::Store;
 use ferrocomm_core::{Error, ErrorKind, Result, interrupt};
 
+use crate::abort_hook::Ending;
 use crate::backend::Backend;
 use crate::communicator::{Communicator, CommunicatorOptions};
 use crate::engine_info;
@@ -459,4 +460,47 @@ fn a_rank_outside_its_size_is_refused_before_the_store_is_asked() {
         );
     }
     assert!(!store.0.load(Ordering::Relaxed));
+}
+
+#[test]
+fn the_abort_hook_is_told_of_a_failure_once_and_may_use_the_communicator() {
+    let (puppet, comm) = pair("a");
+    let (sender, told) = std::sync::mpsc::channel();
+    let again = Arc::downgrade(&comm);
+    comm.set_abort_hook(Some(Arc::new(move |error, ending| {
+        if ending == Ending::Process {
+            return; // another test's process ends
+        }
+        let state = again.upgrade().map(|comm| state(&comm));
+        sender
+            .send((error.kind(), state))
+            .expect("the test listens");
+    })));
+    let _works = (start(&comm, all_reduce()), start(&comm, all_reduce()));
+    puppet.end(0, Err(lost()));
+    puppet.end(1, Err(lost()));
+    let words: Vec<_> = told.try_iter().collect();
+    assert_eq!(words, [(ErrorKind::PeerLost, Some("failed"))]);
+    comm.abort();
+    assert!(
+        told.try_recv().is_err(),
+        "the client knows what it does itself"
+    );
+}
+
+#[test]
+fn before_the_process_ends_the_hooks_of_all_communicators_are_told() {
+    let ((_, one), (_, two)) = (pair("a"), pair("b"));
+    let (sender, told) = std::sync::mpsc::channel();
+    for comm in [&one, &two] {
+        let sender = sender.clone();
+        comm.set_abort_hook(Some(Arc::new(move |error, ending| {
+            sender
+                .send((error.kind(), ending))
+                .expect("the test listens");
+        })));
+    }
+    crate::fatal::report(&lost());
+    let words: Vec<_> = told.try_iter().collect();
+    assert_eq!(words, [(ErrorKind::PeerLost, Ending::Process); 2]);
 }

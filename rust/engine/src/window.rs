@@ -38,7 +38,7 @@ impl Communicator {
     ///
     /// # Errors
     /// `Unsupported` by an engine without windows; whatever kept the ranks from making it.
-    pub fn register(
+    pub fn open_window(
         self: &Arc<Self>,
         memory: Region,
         timeout: Option<Duration>,
@@ -48,7 +48,7 @@ impl Communicator {
             Operation::TensorRegister,
             (memory, timeout, stream),
             || Ok(()),
-            |registration, issued| self.group()?.register(registration, issued),
+            |registration, issued| self.group()?.open_window(registration, issued),
         );
         Ok(Window {
             communicator: self.clone(),

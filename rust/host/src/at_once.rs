@@ -11,7 +11,7 @@ use ferrocomm_core::work::Work;
 use crate::engine::HostGroup;
 use crate::meeting::{self, Meeting, Stepped};
 use crate::progress::{FEW_YIELDS, YIELDS};
-use crate::seat::{Seat, Turn};
+use crate::seat::Turn;
 
 /// Looks at the peers' flags between two looks at the clock.
 const LOOKS: u32 = 64;
@@ -36,6 +36,7 @@ impl HostGroup {
     ///
     /// # Errors
     /// As `Group::issue`.
+    #[inline(always)]
     pub(crate) fn at_once(&self, call: Call, issued: &mut dyn FnMut()) -> Result<Attempt> {
         let Some(seat) = self.place().seat() else {
             return Ok(Attempt::Not(call));
@@ -47,30 +48,66 @@ impl HostGroup {
         let Some(mut turn) = seat.try_turn().filter(|_| self.place().queued() == 0) else {
             return Ok(Attempt::Not(call));
         };
-        let (collective, dtype) = match call.task {
-            Task::Collective(collective) => (collective, call.dtype),
+        let spin = seat.spin(&turn);
+        if let Task::Collective(collective) = &call.task
+            && let Some(brief) = seat.brief(collective, call.dtype)
+            && seat.post(&brief, &mut turn)
+        {
+            let patience = Patience::new(spin, call.mode, collective.payload_bytes());
+            issued();
+            if patience.wait(|| brief.step(&mut turn)) {
+                self.let_go(turn);
+                return Ok(Attempt::Done);
+            }
+            let meeting = Meeting::of_posted(collective.clone(), call.dtype);
+            let work = Work::new(collective.operation(), call.sequence);
+            return Ok(self.hand_over(work, (call.mode, call.timeout), meeting, turn));
+        }
+        let collective = match call.task {
+            Task::Collective(collective) => collective,
             task => return Ok(Attempt::Not(Call { task, ..call })),
         };
-        meeting::check(&collective, dtype, seat.me(), seat.arena().ranks())?;
-        let patience = Patience::new(seat.spin(&turn), call.mode, collective.payload_bytes());
+        meeting::check(&collective, call.dtype, seat.me(), seat.arena().ranks())?;
         let operation = collective.operation();
-        let mut meeting = Meeting::new(collective, dtype);
+        let patience = Patience::new(spin, call.mode, collective.payload_bytes());
+        let mut meeting = Meeting::new(collective, call.dtype);
         // A short one is posted first: what the caller does with its news takes time that the others
         // need to come as far.
-        let posted = patience.short.then(|| seat.step(&mut meeting, &mut turn));
+        let mut posted = patience.short.then(|| seat.step(&mut meeting, &mut turn));
         issued();
-        if wait_a_little(seat, &mut meeting, &mut turn, patience, posted) {
-            drop(turn);
-            if self.place().has_queued_meanwhile() {
-                self.progress().with(|core| core.kick(self.comm()));
-            }
+        let over = patience.wait(|| {
+            let posted = posted.take();
+            posted.unwrap_or_else(|| seat.step(&mut meeting, &mut turn))
+        });
+        if over {
+            self.let_go(turn);
             return Ok(Attempt::Done);
         }
-        let work = Arc::new(Work::new(operation, call.sequence));
-        self.progress().with(|core| {
-            core.take_over(self.comm(), meeting, &work, (call.mode, call.timeout), turn);
-        });
-        Ok(Attempt::Handed(work))
+        let work = Work::new(operation, call.sequence);
+        Ok(self.hand_over(work, (call.mode, call.timeout), meeting, turn))
+    }
+
+    /// Gives the turn back, and sees to those who could not get it.
+    fn let_go(&self, turn: Turn<'_>) {
+        drop(turn);
+        if self.place().has_queued_meanwhile() {
+            self.progress().with(|core| core.kick(self.comm()));
+        }
+    }
+
+    /// Gives the engine what takes longer.
+    #[cold]
+    fn hand_over(
+        &self,
+        work: Work,
+        manner: (Mode, Duration),
+        meeting: Meeting,
+        turn: Turn<'_>,
+    ) -> Attempt {
+        let work = Arc::new(work);
+        self.progress()
+            .with(|core| core.take_over(self.comm(), meeting, &work, manner, turn));
+        Attempt::Handed(work)
     }
 }
 
@@ -104,50 +141,42 @@ impl Patience {
             short,
         }
     }
-}
 
-/// Whether the meeting is over before it is better to sleep. `posted`: what its first step came to.
-fn wait_a_little(
-    seat: &Seat,
-    meeting: &mut Meeting,
-    turn: &mut Turn<'_>,
-    patience: Patience,
-    posted: Option<Stepped>,
-) -> bool {
-    let Patience { spin, yields, .. } = patience;
-    let mut since = None;
-    let mut looks = 0_u32;
-    let mut stepped = posted.unwrap_or_else(|| seat.step(meeting, turn));
-    loop {
-        match stepped {
-            Stepped::Done => return true,
-            Stepped::Waiting(true) => {
-                since = None;
-                looks = 0;
-            }
-            Stepped::Waiting(false) if spin.is_none() => return false,
-            // Others need this core to come as far.
-            Stepped::Waiting(false) if spin == Some(Duration::ZERO) => {
-                looks += 1;
-                if looks > yields {
-                    return false;
+    /// Steps until it is over, or until it is better to sleep; whether it is over.
+    fn wait(self, mut step: impl FnMut() -> Stepped) -> bool {
+        let Self { spin, yields, .. } = self;
+        let mut since = None;
+        let mut looks = 0_u32;
+        loop {
+            match step() {
+                Stepped::Done => return true,
+                Stepped::Waiting(true) => {
+                    since = None;
+                    looks = 0;
                 }
-                std::thread::yield_now();
-            }
-            Stepped::Waiting(false) => {
-                looks += 1;
-                // Reading the clock takes as long as many looks.
-                if looks.is_multiple_of(LOOKS) {
-                    let since = since.get_or_insert_with(Instant::now);
-                    if spin.is_none_or(|spin| since.elapsed() >= spin) {
+                Stepped::Waiting(false) if spin.is_none() => return false,
+                // Others need this core to come as far.
+                Stepped::Waiting(false) if spin == Some(Duration::ZERO) => {
+                    looks += 1;
+                    if looks > yields {
                         return false;
                     }
+                    std::thread::yield_now();
                 }
-                std::hint::spin_loop();
+                Stepped::Waiting(false) => {
+                    looks += 1;
+                    // Reading the clock takes as long as many looks.
+                    if looks.is_multiple_of(LOOKS) {
+                        let since = since.get_or_insert_with(Instant::now);
+                        if spin.is_none_or(|spin| since.elapsed() >= spin) {
+                            return false;
+                        }
+                    }
+                    std::hint::spin_loop();
+                }
+                // The engine finds the same, and fails the communicator for it.
+                Stepped::Differs { .. } | Stepped::Failed(_) => return false,
             }
-            // The engine finds the same, and fails the communicator for it.
-            Stepped::Differs { .. } | Stepped::Failed(_) => return false,
         }
-        stepped = seat.step(meeting, turn);
     }
 }

@@ -62,6 +62,18 @@ pub(crate) struct Member {
     pub(crate) nonce: [u8; 16],
 }
 
+impl Member {
+    /// As bytes, to be read by `read`.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        wire::member_bytes(self)
+    }
+
+    /// The member these bytes are.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        wire::read_member(bytes)
+    }
+}
+
 /// The outcome of joining, the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {

@@ -26,6 +26,7 @@ use crate::meeting::{self, Meeting};
 use crate::membership::{Address, Membership, Payload, Seating, Standing};
 use crate::numbered::Numbered;
 use crate::program::{Limits, Operand, Place, Program, Step};
+use crate::regroup::{Gatherings, PresenceId};
 use crate::seat::Seat;
 use crate::slab::{Key, Slab};
 use crate::spin::Spin;
@@ -41,6 +42,9 @@ pub(crate) const LIMITS: Limits = Limits {
 
 /// No more scratch memory than this is kept between operations.
 const MOST_SPARE: usize = 4 << 20;
+
+/// Closed communicators that are remembered, so that what still comes for them is dropped.
+const CLOSED: usize = 4096;
 
 /// A started transfer of an operation.
 #[derive(Clone, Copy)]
@@ -97,6 +101,8 @@ pub(crate) enum Course {
         pane: Arc<Pane>,
         from: GroupRank,
     },
+    /// members of a group to come are met
+    Regroup(PresenceId),
 }
 
 /// A call that is not complete.
@@ -147,6 +153,8 @@ pub(crate) struct Core {
     pub(crate) windows: HashMap<WindowId, Arc<Pane>>,
     /// operations that await signals, in order
     pub(crate) awaiting: Vec<Key>,
+    /// communicators that can be reconfigured, by their handles
+    pub(crate) presences: HashMap<PresenceId, Gatherings>,
     /// scratch memory that no program uses now
     spare: Vec<u8>,
 }
@@ -177,6 +185,7 @@ impl Core {
             spin: Arc::default(),
             windows: HashMap::new(),
             awaiting: Vec::new(),
+            presences: HashMap::new(),
             spare: Vec::new(),
         }
     }
@@ -449,6 +458,16 @@ impl Core {
         self.run_ready();
     }
 
+    /// From here on, what comes for this communicator is dropped.
+    pub(crate) fn close_comm(&mut self, comm: CommId) {
+        self.offers.remove(&comm);
+        self.orphans.retain(|(_, header, _)| header.comm != comm);
+        if self.closed.len() == CLOSED {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(comm);
+    }
+
     /// Whether an operation can go on or is over.
     pub(crate) fn has_news(&self) -> bool {
         !self.ready.is_empty() || !self.finished.is_empty()
@@ -463,6 +482,7 @@ impl Core {
                 Some(Course::Undecided { .. }) => self.decide(op),
                 Some(Course::Meeting(_)) => drop(self.advance_meeting(op)),
                 Some(Course::Program { .. } | Course::Points) => self.advance(op),
+                Some(Course::Regroup(id)) => self.settle_attempt(*id),
                 Some(Course::Awaiting { .. }) | None => {}
             }
         }

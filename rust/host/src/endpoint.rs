@@ -148,7 +148,7 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::new(ErrorKind::Transport, what).got(error)
 }
 
-fn random() -> Result<[u8; 16]> {
+pub(crate) fn random() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))

@@ -9,6 +9,7 @@ use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::group::Group;
 use ferrocomm_core::ids::{CommId, GroupRank, stable_hash};
+use ferrocomm_core::reconfigure::Presence;
 use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
 use ferrocomm_core::store::Store;
@@ -18,11 +19,12 @@ use ferrocomm_core::work::Work;
 use crate::address;
 use crate::at_once::Attempt;
 use crate::bootstrap::{JoinRequest, Member, Neighbours, join};
-use crate::endpoint::{Endpoint, TransportChoice};
+use crate::endpoint::{self, Endpoint, TransportChoice};
 use crate::instructions;
 use crate::membership::{Membership, Standing};
 use crate::points::Tried;
 use crate::progress::Progress;
+use crate::regroup::HostPresence;
 use crate::seat::Place;
 use crate::windows::{HostWindow, Site};
 
@@ -31,9 +33,6 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// How long the end of a communicator waits for peers to agree about what they were sent last. A peer
 /// that is busy elsewhere must not hold up this one's end for long.
 const VERDICT: Duration = Duration::from_millis(500);
-/// Closed communicators that are remembered, so that what still comes for them is dropped.
-const CLOSED: usize = 4096;
-
 /// What a group is made with.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
@@ -107,23 +106,44 @@ impl HostEngine {
         Ok(Arc::new(Self { progress }))
     }
 
+    /// The presence of a communicator whose members change. `rank` is the launcher's.
+    ///
+    /// # Errors
+    /// When the system gives no random numbers.
+    pub fn presence(&self, name: &Arc<str>, rank: i32) -> Result<Arc<dyn Presence>> {
+        let facts = self.facts();
+        let id = endpoint::random()?;
+        let id = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|at| id[at]));
+        Ok(Arc::new(HostPresence::new(
+            self.progress.clone(),
+            id,
+            name.clone(),
+            facts,
+            u32::try_from(rank).unwrap_or(0),
+        )))
+    }
+
+    /// What all members of a group must have alike, in words: ranks that differ in their transport
+    /// would wait for one another in different places.
+    fn facts(&self) -> String {
+        let choice = self.progress.with(|core| core.endpoint.choice());
+        format!(
+            "ferrocomm {}, transport {choice}",
+            env!("CARGO_PKG_VERSION")
+        )
+    }
+
     /// Joins the ranks into a group; returns when all have come.
     ///
     /// # Errors
     /// `Timeout` naming the ranks that did not come, `Mismatch`, the store's errors, `Interrupted`.
     pub fn create(&self, options: &GroupOptions, store: &dyn Store) -> Result<Arc<dyn Group>> {
-        let (me, choice) = self
-            .progress
-            .with(|core| (core.endpoint.me.clone(), core.endpoint.choice()));
+        let me = self.progress.with(|core| core.endpoint.me.clone());
         let advertise = match me.addresses.first() {
             Some(address) => address.ip(),
             None => address::local_address()?,
         };
-        // Ranks that differ in their transport would wait for one another in different places.
-        let facts = format!(
-            "ferrocomm {}, transport {choice}",
-            env!("CARGO_PKG_VERSION")
-        );
+        let facts = self.facts();
         let request = JoinRequest {
             name: &options.name,
             rank: options.rank,
@@ -156,6 +176,14 @@ impl HostEngine {
 
 #[cfg(test)]
 impl HostEngine {
+    /// One round of it, as a program that waits would give.
+    pub(crate) fn step(&self) {
+        self.progress.with(|core| {
+            core.accept_arrivals();
+            core.poll();
+        });
+    }
+
     /// How this engine can be reached.
     pub(crate) fn member(&self) -> Member {
         self.progress.with(|core| core.endpoint.me.clone())
@@ -184,7 +212,7 @@ pub(crate) struct HostGroup {
 }
 
 impl HostGroup {
-    fn open(
+    pub(crate) fn open(
         progress: &Arc<Progress>,
         comm: CommId,
         name: Arc<str>,
@@ -215,7 +243,7 @@ impl HostGroup {
         }
     }
 
-    fn connect_all(&self) -> Result<()> {
+    pub(crate) fn connect_all(&self) -> Result<()> {
         self.progress.with(|core| {
             (0u32..)
                 .zip(self.members.iter())
@@ -225,6 +253,7 @@ impl HostGroup {
         })
     }
 
+    #[inline(always)]
     fn same_process(&self) -> Result<()> {
         if self.progress.is_own() {
             return Ok(());
@@ -249,17 +278,32 @@ impl HostGroup {
             }
             core.closing.retain(|comm| *comm != self.comm);
             core.close_windows(self.comm);
-            core.offers.remove(&self.comm);
             let group = core.groups.remove(&self.comm)?;
-            if core.closed.len() == CLOSED {
-                core.closed.pop_front();
-            }
-            core.closed.push_back(self.comm);
+            core.close_comm(self.comm);
+            core.forget_dead(|_| false);
             match group.standing {
                 Standing::Failed(error) if !group.reported => Some(error),
                 Standing::Failed(_) | Standing::Open => None,
             }
         })
+    }
+
+    /// Ends the group for another one that comes in its place. Others may still be at its last
+    /// operations, to which this rank has done its part; they hear of it where it has not.
+    pub(crate) fn give_way(&self) {
+        if self.same_process().is_err() {
+            return;
+        }
+        self.progress.with(|core| {
+            let error = Error::new(ErrorKind::Aborted, "the communicator was reconfigured")
+                .remedy("issue the operation again, on the new group");
+            if core.ops.iter().any(|(_, op)| op.comm == self.comm) {
+                core.fail(self.comm, error);
+            } else {
+                core.fail_here(self.comm, error);
+            }
+        });
+        self.close();
     }
 
     pub(crate) fn progress(&self) -> &Arc<Progress> {
@@ -409,7 +453,7 @@ impl Group for HostGroup {
         )))
     }
 
-    fn register(
+    fn open_window(
         &self,
         registration: Registration,
         issued: &mut dyn FnMut(),

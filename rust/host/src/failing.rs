@@ -35,6 +35,7 @@ impl Core {
 
     /// Fails every communicator that is open.
     pub(crate) fn fail_all(&mut self, error: &Error) {
+        self.fail_attempts(error);
         let open: Vec<CommId> = self.groups.keys().copied().collect();
         for comm in open {
             self.fail(comm, error.clone());
@@ -117,6 +118,9 @@ impl Core {
 
     /// Fails an operation whose time is over: a point-to-point alone, a collective with its group.
     pub(crate) fn time_out(&mut self, key: Key, limit: Option<Duration>) {
+        if let Some(Course::Regroup(id)) = self.ops.get(key).map(|op| &op.body) {
+            return self.attempt_due(*id, limit.is_some());
+        }
         let mut missing = self.missing(key);
         let Some(op) = self.ops.get(key) else { return };
         missing.extend(self.silent(key));
@@ -125,7 +129,7 @@ impl Core {
         let limit = limit.unwrap_or(op.timeout);
         let error = Error::new(ErrorKind::Timeout, "ranks did not take part in time")
             .expected(format_args!(
-                "an answer within {:.3} s",
+                "an answer within the timeout of {:.3} s",
                 limit.as_secs_f64()
             ))
             .peers(missing)
@@ -137,7 +141,9 @@ impl Core {
             Course::Undecided { .. } | Course::Meeting(_) | Course::Program { .. } => {
                 self.fail(comm, error)
             }
-            Course::Points | Course::Awaiting { .. } => self.fail_alone(key, error),
+            Course::Points | Course::Regroup(_) | Course::Awaiting { .. } => {
+                self.fail_alone(key, error)
+            }
         }
     }
 
@@ -187,6 +193,7 @@ impl Core {
     pub(crate) fn fail_those_waiting_for(&mut self, process: ProcessId, error: &Error) {
         // What the dead signalled before they died counts.
         self.serve_waits();
+        self.attempts_lose(process, error);
         let mut victims = Vec::new();
         let mut meeting = Vec::new();
         for (comm, group) in &self.groups {

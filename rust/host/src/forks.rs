@@ -13,6 +13,7 @@ extern "C" fn forked() {
 
 /// How often this process and its ancestors were forked since this was first asked. What was made
 /// under another number was inherited.
+#[inline]
 pub(crate) fn generation() -> u32 {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {

@@ -51,6 +51,8 @@ pub(crate) enum Kind {
     Signal = 11,
     /// the sender's `transfer` awaits `length` bytes of window `sequence`, from `fingerprint.bytes` on
     Get = 12,
+    /// between presences, of a group to come
+    Letter = 13,
 }
 
 /// What all ranks of a collective must agree on, and both ends of a message.
@@ -203,6 +205,7 @@ impl Header {
             10 => Kind::Put,
             11 => Kind::Signal,
             12 => Kind::Get,
+            13 => Kind::Letter,
             _ => return Err(garbage()),
         };
         let payload = u32::from_le_bytes(field(bytes, 56));

@@ -75,7 +75,7 @@ fn same(sent: &Header, expected: &Header) {
 }
 
 fn header_there_and_back(input: &mut Input<'_>) {
-    const KINDS: [Kind; 12] = [
+    const KINDS: [Kind; 13] = [
         Kind::Message,
         Kind::Announce,
         Kind::Grant,
@@ -88,6 +88,7 @@ fn header_there_and_back(input: &mut Input<'_>) {
         Kind::Put,
         Kind::Signal,
         Kind::Get,
+        Kind::Letter,
     ];
     let kind = KINDS[usize::from(input.byte()) % KINDS.len()];
     let mut header = Header::control(kind, CommId(input.u64()));

@@ -39,6 +39,7 @@ mod progress;
 mod pulling;
 #[cfg(test)]
 mod random;
+mod regroup;
 mod seat;
 mod segments;
 mod slab;

@@ -9,6 +9,7 @@
 mod all_gather;
 mod all_reduce;
 mod all_to_all;
+mod brief;
 mod broadcast;
 mod gather;
 mod places;
@@ -26,6 +27,8 @@ use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
+
+pub(crate) use brief::Brief;
 
 use crate::arena::{Arena, INLINE, Inline};
 use crate::choosing::WORTH_A_CALL;
@@ -292,6 +295,7 @@ impl Position {
         self.settle(arena, me, self.next - 1)
     }
 
+    #[inline]
     fn settle(&mut self, arena: &Arena, me: usize, round: u64) -> Settled {
         if self.settled >= round {
             return Settled::Yes;
@@ -321,6 +325,7 @@ pub(crate) enum Settled {
     },
 }
 
+#[inline]
 fn agrees(arena: &Arena, rank: usize, round: u64, ours: Print) -> Settled {
     if !arena.posted(rank, round) {
         return Settled::Open;
@@ -381,6 +386,14 @@ impl Meeting {
             begun: Begun::No { collective, dtype },
             index: 0,
             stage: Stage::Put,
+        }
+    }
+
+    /// `collective`, a `Brief` one, whose round this rank has posted.
+    pub(crate) fn of_posted(collective: Collective, dtype: Dtype) -> Self {
+        Self {
+            stage: Stage::Take,
+            ..Self::new(collective, dtype)
         }
     }
 

@@ -109,7 +109,7 @@ impl Progress {
 
     /// How long a wait that begins now spins: not at all for a while after the processor was lost to
     /// others.
-    fn spin_from(&self, now: Instant) -> Duration {
+    pub(crate) fn spin_from(&self, now: Instant) -> Duration {
         let crowded = self.crowded_until.load(Ordering::Relaxed);
         if crowded > 0 && nanos(now - self.made) < crowded {
             return Duration::ZERO;
@@ -120,7 +120,7 @@ impl Progress {
     /// Judges a processor that a spinning thread offered to others for `given_way`. Short turns are
     /// those of peers; who is kept away for longer, or for nothing, shares it with another program,
     /// and is served sooner asleep: the kernel runs a woken thread before one that was busy all along.
-    fn lost_processor(&self, given_way: Duration, moved: bool, now: Instant) -> bool {
+    pub(crate) fn lost_processor(&self, given_way: Duration, moved: bool, now: Instant) -> bool {
         if given_way < if moved { LONG_TURN } else { TURN } {
             return false;
         }

@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use ferrocomm_core::call::Collective;
+use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::Error;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use crate::arena::Arena;
 use crate::bell::Bell;
-use crate::meeting::{Meeting, Position, Settled, Stepped};
+use crate::meeting::{Brief, Meeting, Position, Settled, Stepped};
 
 /// Longer than it takes to wake a sleeping process, so that ranks which once slept find back to
 /// spinning.
@@ -91,10 +93,31 @@ impl Seat {
     pub(crate) fn step(&self, meeting: &mut Meeting, turn: &mut Position) -> Stepped {
         let ordered = self.is_ordered(turn);
         meeting.step(&self.arena, self.me, turn, |round, alone| {
-            if self.arena.anybody_sleeps(ordered) && (alone || self.is_last(round)) {
-                self.wake();
-            }
+            self.rouse(ordered, round, alone);
         })
+    }
+
+    /// `collective` as a brief one, if it is one.
+    pub(crate) fn brief(&self, collective: &Collective, dtype: Dtype) -> Option<Brief<'_>> {
+        Brief::of(collective, dtype, &self.arena, self.me)
+    }
+
+    /// Posts `brief`, and wakes those who waited for that; whether it could.
+    pub(crate) fn post(&self, brief: &Brief<'_>, turn: &mut Position) -> bool {
+        let ordered = self.is_ordered(turn);
+        let posted = brief.post(turn);
+        if let Some(round) = posted {
+            self.rouse(ordered, round, false);
+        }
+        posted.is_some()
+    }
+
+    /// Wakes those who sleep, when `round` was the last they waited for. `alone`: they wait for this
+    /// rank alone.
+    fn rouse(&self, ordered: bool, round: u64, alone: bool) {
+        if self.arena.anybody_sleeps(ordered) && (alone || self.is_last(round)) {
+            self.wake();
+        }
     }
 
     /// Whether everybody has posted `round`. Of the ranks that post at one time, one sees it: they

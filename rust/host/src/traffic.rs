@@ -10,6 +10,7 @@ use std::io;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
 
+use crate::bootstrap::Member;
 use crate::core::Core;
 use crate::endpoint::Arrival;
 use crate::frame::{CHUNK, HEADER, Header, Kind, decode_failure};
@@ -32,16 +33,19 @@ impl Core {
             .and_then(|group| group.members.get(to.index()))
             .cloned()
             .ok_or_else(|| Error::new(ErrorKind::State, "the communicator is closed"))?;
+        self.link_to_member(&member)
+            .map_err(|error| error.peers([to]))
+    }
+
+    /// The open link to the process of `member`, dialled now if there is none.
+    pub(crate) fn link_to_member(&mut self, member: &Member) -> Result<Key> {
         let key = self.link_of(member.process);
         match self.links.get(key).map(|link| &link.state) {
             Some(LinkState::Open) => return Ok(key),
-            Some(LinkState::Dead(error)) => return Err(error.clone().peers([to])),
+            Some(LinkState::Dead(error)) => return Err(error.clone()),
             Some(LinkState::Idle) | None => {}
         }
-        let stream = self
-            .endpoint
-            .dial(&member)
-            .map_err(|error| error.peers([to]))?;
+        let stream = self.endpoint.dial(member)?;
         if let Some(link) = self.links.get_mut(key) {
             link.add(stream);
         }
@@ -277,7 +281,9 @@ impl Core {
         let sink = match header.kind {
             Kind::Message => self.sink_of(key, &header),
             Kind::Data => Sink::Receive(Key::from_bits(header.transfer)),
-            Kind::Failure | Kind::Verdict => Sink::Owned(vec![0; header.payload as usize]),
+            Kind::Failure | Kind::Verdict | Kind::Letter => {
+                Sink::Owned(vec![0; header.payload as usize])
+            }
             Kind::Put => self.sink_of_put(key, &header),
             Kind::Announce
             | Kind::Grant
@@ -402,7 +408,16 @@ impl Core {
             (Kind::Verdict, Sink::Owned(awaited)) => self.answered(key, header, &awaited),
             (Kind::Signal, _) => self.signalled(key, header),
             (Kind::Get, _) => self.answer_get(key, header),
-            (Kind::Message | Kind::Data | Kind::Failure | Kind::Verdict | Kind::Put, _) => {}
+            (Kind::Letter, Sink::Owned(bytes)) => self.letter(key, &bytes),
+            (
+                Kind::Message
+                | Kind::Data
+                | Kind::Failure
+                | Kind::Verdict
+                | Kind::Put
+                | Kind::Letter,
+                _,
+            ) => {}
         }
     }
 

@@ -13,6 +13,7 @@ mod registering;
 #[cfg(test)]
 mod tests;
 mod waiting;
+mod words;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

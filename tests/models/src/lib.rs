@@ -19,11 +19,14 @@ mod segments;
 pub mod stream;
 mod sync;
 mod views;
+pub mod window_model;
 pub mod work_model;
 
 #[allow(dead_code, reason = "a model uses what it needs")]
 #[path = "../../../rust/host/src/arena.rs"]
 mod arena;
+#[path = "../../../rust/host/src/windows/words.rs"]
+mod words;
 #[allow(dead_code, reason = "a model uses what it needs")]
 #[path = "../../../rust/core/src/work.rs"]
 mod work;

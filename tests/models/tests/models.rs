@@ -1,7 +1,7 @@
 //! Runs the models.
 
 use ferrocomm_models::arena_model::Fences;
-use ferrocomm_models::{arena_model, stream, work_model};
+use ferrocomm_models::{arena_model, stream, window_model, work_model};
 
 #[test]
 fn bytes_pass_the_ring_in_order() {
@@ -89,4 +89,20 @@ fn sleepers_in_turn_order_each_other() {
 #[should_panic(expected = "deadlock")]
 fn without_any_fence_a_wake_up_is_lost() {
     arena_model::who_is_waited_for_alone_wakes(Fences::Nobodys);
+}
+
+#[test]
+fn a_signal_shows_what_was_put_and_wakes_who_waits_for_it() {
+    window_model::signals(1, true);
+}
+
+#[test]
+fn signals_of_two_ranks_wake_who_waits_for_both() {
+    window_model::signals(2, true);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_a_fence_a_signal_wakes_nobody() {
+    window_model::signals(1, false);
 }

@@ -266,6 +266,20 @@ pub(super) fn fits(member: &Member) -> bool {
     member.unix.len() <= MAX_UNIX && member.addresses.len() <= MAX_ADDRESSES
 }
 
+/// A member on its own, as handles carry it.
+pub(super) fn member_bytes(member: &Member) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_member(&mut out, member);
+    out
+}
+
+/// Reads what `member_bytes` wrote.
+pub(super) fn read_member(bytes: &[u8]) -> Option<Member> {
+    let mut input = Input(bytes);
+    let member = input.member()?;
+    (input.0.is_empty() && fits(&member)).then_some(member)
+}
+
 fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u16).to_le_bytes());
     out.extend(text.as_bytes());

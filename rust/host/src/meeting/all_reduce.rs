@@ -15,6 +15,11 @@ use super::{Needs, Plan, Round, Scene};
 /// Bytes all ranks together read at most when everyone takes everything.
 const SHORT: usize = 32 << 10;
 
+/// Whether everyone takes everything in one round.
+pub(super) fn is_short(bytes: usize, ranks: usize, slot: usize) -> bool {
+    bytes.saturating_mul(ranks) <= SHORT && bytes <= slot
+}
+
 /// How a buffer is cut: chunks of one slice per rank.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
@@ -27,7 +32,7 @@ pub(super) struct Cut {
 impl Cut {
     /// `None` when everyone takes everything in one round.
     pub(super) fn of(scene: Scene, bytes: usize) -> Option<Self> {
-        if bytes <= (SHORT / scene.ranks).min(scene.slot) {
+        if is_short(bytes, scene.ranks, scene.slot) {
             return None;
         }
         // A payload holds a slice for every rank and one that is combined.

@@ -88,7 +88,9 @@ pub(super) unsafe fn combine(
     };
     // SAFETY: by the caller's promise; an operand that is the output is not borrowed.
     let out = unsafe { std::slice::from_raw_parts_mut(output.address as *mut u8, output.bytes) };
-    if ranks <= FEW {
+    if ranks == 2 {
+        reduction.reduce(out, &[operand(0), operand(1)]);
+    } else if ranks <= FEW {
         let mut inputs = [Input::Output; FEW];
         for (rank, input) in inputs.iter_mut().enumerate().take(ranks) {
             *input = operand(rank);

@@ -5,11 +5,13 @@
 //! Lies in shared memory where there is some. Must not know who maps it or how.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use ferrocomm_core::ids::GroupRank;
 
+use super::words;
 use crate::allocator;
+use crate::sync::{AtomicU64, Ordering};
 
 /// Bytes of a line; sources do not share any.
 const LINE: usize = 64;
@@ -58,14 +60,12 @@ impl Face {
 
     /// Signals that `source` has given so far.
     fn signals(&self, source: GroupRank) -> u64 {
-        self.of(source, SIGNALS).load(Ordering::Acquire)
+        words::given(self.of(source, SIGNALS))
     }
 
     /// Gives a signal of `source`; whether the owner sleeps and is to be woken.
     pub(super) fn signal(&self, source: GroupRank) -> bool {
-        // One of this and the owner's last look before it sleeps comes first in one order of all.
-        self.of(source, SIGNALS).fetch_add(1, Ordering::SeqCst);
-        self.word(ASLEEP).load(Ordering::SeqCst) != 0
+        words::give(self.of(source, SIGNALS), self.word(ASLEEP))
     }
 
     /// Whether its owner has closed the window.
@@ -153,11 +153,11 @@ impl Board {
 
     /// Announces that the engine of this process goes to sleep. What was signalled before is seen after.
     pub(super) fn lie_down(&self) {
-        self.face.word(ASLEEP).store(1, Ordering::SeqCst);
+        words::lie_down(self.face.word(ASLEEP));
     }
 
     pub(super) fn get_up(&self) {
-        self.face.word(ASLEEP).store(0, Ordering::Release);
+        words::get_up(self.face.word(ASLEEP));
     }
 
     /// Tells those who would write that the window is closed.

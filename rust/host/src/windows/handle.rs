@@ -323,8 +323,8 @@ impl HostWindow {
 
     /// Looks for a signal as long as that is sooner than being woken.
     fn spins_until_signal(&self, from: GroupRank, timeout: Duration) -> bool {
-        let spin = self.at.progress.spin().min(timeout);
-        if spin.is_zero() {
+        let progress = &self.at.progress;
+        if progress.spin().is_zero() {
             // Others need this processor to come as far.
             return (0..YIELDS).any(|_| {
                 std::thread::yield_now();
@@ -332,6 +332,7 @@ impl HostWindow {
             });
         }
         let begun = Instant::now();
+        let spin = progress.spin_from(begun).min(timeout);
         loop {
             for _ in 0..LOOKS {
                 if self.pane.take_signal(from) {
@@ -345,6 +346,11 @@ impl HostWindow {
             }
             if waited >= SOON {
                 std::thread::yield_now();
+                let now = Instant::now();
+                let given_way = now - begun - waited;
+                if progress.lost_processor(given_way, false, now) {
+                    return self.pane.take_signal(from);
+                }
             }
         }
     }

@@ -1,0 +1,138 @@
+//! Collectives of one round in which everyone needs everyone: barriers, and all-reduces so short that
+//! everyone combines everything. They take the same round as a `Meeting`, which takes over what does
+//! not end soon, and nothing of what longer ones need. Must not know how long anybody waits.
+
+use std::cell::Cell;
+
+use ferrocomm_core::call::{Collective, Region};
+use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::reduction::Reduction;
+
+use super::all_reduce::is_short;
+use super::places::{combine, overlap, put};
+use super::{Position, REMEMBERED, Round, Settled, Stepped};
+use crate::arena::{Arena, Inline};
+use crate::choosing::WORTH_A_CALL;
+use crate::collectives;
+use crate::print::Print;
+
+enum What {
+    Barrier,
+    AllReduce {
+        input: Region,
+        output: Region,
+        reduction: Reduction,
+    },
+}
+
+/// One of them, on its arena.
+pub(crate) struct Brief<'a> {
+    arena: &'a Arena,
+    me: usize,
+    print: Print,
+    what: What,
+}
+
+impl<'a> Brief<'a> {
+    /// `None` when `collective` is none of them, or the table has no entry for its reduction.
+    #[inline]
+    pub(crate) fn of(
+        collective: &Collective,
+        dtype: Dtype,
+        arena: &'a Arena,
+        me: usize,
+    ) -> Option<Self> {
+        let what = match collective {
+            Collective::Barrier => What::Barrier,
+            Collective::AllReduce { input, output, op } => {
+                let ranks = arena.ranks();
+                let direct_from = arena.choice().direct_from.min(WORTH_A_CALL);
+                let direct = input.bytes >= direct_from.saturating_mul(ranks);
+                let same = input.address == output.address;
+                if !is_short(input.bytes, ranks, arena.slot_bytes())
+                    || direct
+                    || input.bytes != output.bytes
+                    || !same && overlap(*input, *output)
+                {
+                    return None;
+                }
+                What::AllReduce {
+                    input: *input,
+                    output: *output,
+                    reduction: Reduction::new(*op, dtype, ranks).ok()?,
+                }
+            }
+            _ => return None,
+        };
+        Some(Self {
+            arena,
+            me,
+            print: Print::from(collectives::fingerprint(collective, dtype)),
+            what,
+        })
+    }
+
+    fn round<'b>(&'b self, number: u64, inline: Option<&'b Cell<Inline>>) -> Round<'b> {
+        Round {
+            arena: self.arena,
+            me: self.me,
+            number,
+            index: 0,
+            inline,
+            is_large: false,
+        }
+    }
+
+    /// Puts its round, and tells its number; `None` while the round before is not settled.
+    #[inline]
+    pub(crate) fn post(&self, position: &mut Position) -> Option<u64> {
+        let number = position.next;
+        let Settled::Yes = position.settle(self.arena, self.me, number - 1) else {
+            return None;
+        };
+        let inline = Cell::default();
+        if let What::AllReduce { input, .. } = &self.what {
+            let round = self.round(number, Some(&inline));
+            // SAFETY: the input belongs to this call; this rank alone writes its payload now.
+            unsafe { put(&round, *input, round.mine(input.bytes)) }
+        }
+        self.arena.post(self.me, number, self.print, &inline.get());
+        position.prints[(number % REMEMBERED as u64) as usize] = self.print;
+        position.next = number + 1;
+        Some(number)
+    }
+
+    /// Takes what the others have put, once all have.
+    #[inline]
+    pub(crate) fn step(&self, position: &mut Position) -> Stepped {
+        let number = position.next - 1;
+        match position.settle(self.arena, self.me, number) {
+            Settled::Yes => {}
+            Settled::Open => return Stepped::Waiting(false),
+            Settled::Differs { rank, theirs, ours } => {
+                return Stepped::Differs { rank, theirs, ours };
+            }
+        }
+        if let What::AllReduce {
+            input,
+            output,
+            reduction,
+        } = &self.what
+        {
+            let round = self.round(number, None);
+            // SAFETY: input and output belong to this call and are the same or apart, see `of`; the
+            // others have posted and write there no more.
+            unsafe {
+                combine(
+                    reduction,
+                    self.arena.ranks(),
+                    self.me,
+                    *input,
+                    *output,
+                    |rank| round.of(rank, input.bytes),
+                );
+            }
+        }
+        Stepped::Done
+    }
+}
