@@ -316,8 +316,8 @@ void bind_comm(py::module_& module) {
   bind_persistent(module, comm);
   define_collectives(comm);
   define_point_to_point(comm);
-  define_reconfigure(comm);
   define_resources(comm);
+  define_reconfigure(comm);
 }
 
 void bind_batch(py::module_& module) {

@@ -199,6 +199,7 @@ void TorchComm::abort() {
     check(without_gil([this] { return fc_comm_abort(handle()); }));
     forget_memory();
   }
+  forget_memory();
   if (failure) std::rethrow_exception(failure);
 }
 

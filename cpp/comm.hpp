@@ -146,15 +146,15 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   WorkPtr recv(const at::Tensor& tensor, int peer, uint32_t tag, const CallOptions& call);
 
  private:
-  void let_go();
-  std::shared_ptr<TorchComm> split_engine(const std::vector<int>& ranks, const std::string& name,
-                                          std::chrono::milliseconds timeout);
   /// Lets go of what registered memory belongs to, once the engine knows none of it any more.
   void forget_memory();
 
   // First, so that it goes last: memory stays as long as it is registered.
   std::unordered_map<uintptr_t, std::shared_ptr<void>> memory_owners_;
   std::mutex memory_mutex_;  // of the owners; nobody wants the GIL under it
+  void let_go();
+  std::shared_ptr<TorchComm> split_engine(const std::vector<int>& ranks, const std::string& name,
+                                          std::chrono::milliseconds timeout);
 
   const CommHandle handle_;
   const std::shared_ptr<ForeignBackend> foreign_;

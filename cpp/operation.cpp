@@ -49,10 +49,6 @@ void Operation::add_outputs(const std::vector<at::Tensor>& tensors) {
   for (const auto& tensor : tensors) add_output(tensor);
 }
 
-void Operation::start_profile(const ProfiledCall& call) {
-  record_ = std::make_unique<ProfiledRecord>(comm_, call);
-}
-
 // A factor of another dtype is converted on the device, behind what is on the current stream.
 const void* Operation::device_factor(const Reduction& reduction, const at::Tensor& like) {
   if (!reduction.device_factor.defined()) return nullptr;

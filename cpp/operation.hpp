@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "profiling.hpp"
+#include "param_comms.hpp"
 #include "python_runtime.hpp"
 #include "reduce_op.hpp"
 #include "streams.hpp"
@@ -26,14 +26,14 @@ struct CallOptions {
   bool async = true;
   /// the coalesced group that the operation joins, or null
   std::shared_ptr<OperationState> group = nullptr;
+  /// whom torch's profiler is told was called; null: the communicator itself
+  const c10d::Backend* backend = nullptr;
   /// wishes of this call, or null
   std::shared_ptr<const HintMap> hints = nullptr;
   /// called as `_v`; only hooks can tell
   bool uneven = false;
   /// part of another operation: hooks are not told
   bool inner = false;
-  /// whom torch's profiler is told was called; null: the communicator itself
-  const c10d::Backend* backend = nullptr;
 };
 
 /// Stage every tensor first, then `issue` once or more, then `finish`.
@@ -50,12 +50,15 @@ class Operation {
   void add_output(const at::Tensor& tensor) { state_->add_output(tensor); }
   void add_outputs(const std::vector<at::Tensor>& tensors);
 
-  /// Tells torch's profiler, where there is one, that the call begins. `rank`: root or peer.
+  /// Records the call and its arguments for torch's profiler, where there is one. `rank`: root or
+  /// peer.
   void profile(at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs, int rank = -1,
                at::ArrayRef<int64_t> input_splits = {}, at::ArrayRef<int64_t> output_splits = {}) {
-    if (!is_profiled()) return;
-    start_profile({site_.operation, inputs, outputs, rank, input_splits, output_splits, call_.async,
-                   call_.backend});
+    if (!is_recorded()) [[likely]]
+      return;
+    record_ = std::make_unique<CommsRecord>(
+        comm_, RecordedCall{site_.operation, inputs, outputs, rank, input_splits, output_splits,
+                            call_.async, call_.backend});
   }
 
   /// Makes the C call `start(const fc_op_options*, fc_work**)`.
@@ -82,7 +85,6 @@ class Operation {
 
  private:
   void begin_profiled();
-  void start_profile(const ProfiledCall& call);
   /// Where the factor lies on the device, as one element of `like`'s dtype that the operation
   /// holds; null where the reduction has none there.
   const void* device_factor(const Reduction& reduction, const at::Tensor& like);
@@ -93,8 +95,8 @@ class Operation {
     fc_op_options_init(&options);
     options.timeout_ns = std::chrono::nanoseconds(call_.timeout).count();
     options.premul_factor = factor;
-    if (profiled_) begin_profiled();
     options.premul_device_factor = device_factor;
+    if (profiled_) begin_profiled();
     fc_work* work = nullptr;
     // On streams nothing is over when the call returns, so there is always a work.
     const bool wanted = call_.async || has_streams(device_);
@@ -115,8 +117,8 @@ class Operation {
   CallOptions call_;
   std::shared_ptr<OperationState> state_;
   Stage stage_;
+  std::unique_ptr<CommsRecord> record_;
   bool profiled_ = false;
-  std::unique_ptr<ProfiledRecord> record_;
   bool finished_ = false;
 };
 

@@ -3,12 +3,6 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/record_function.h>
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
-#include <tuple>
-
-#include "comm.hpp"
-
 namespace ferrocomm {
 namespace {
 
@@ -48,27 +42,6 @@ const char* name_of(c10d::OpType type, bool nccl, const char* operation) {
   }
 }
 
-int64_t elements(at::ArrayRef<at::Tensor> tensors) {
-  int64_t sum = 0;
-  for (const auto& tensor : tensors) sum += tensor.numel();
-  return sum;
-}
-
-// The splits that the caller named, else the size of each tensor.
-std::vector<int64_t> sizes(at::ArrayRef<at::Tensor> tensors, at::ArrayRef<int64_t> splits) {
-  if (!splits.empty()) return splits.vec();
-  std::vector<int64_t> sizes;
-  sizes.reserve(tensors.size());
-  for (const auto& tensor : tensors) sizes.push_back(tensor.numel());
-  return sizes;
-}
-
-std::tuple<std::string, std::string> names(const TorchComm& comm, const c10d::Backend* backend) {
-  if (backend == nullptr) return {comm.name(), ""};
-  const std::string& uid = backend->getGroupUid();
-  return {uid.empty() ? comm.name() : uid, backend->getGroupDesc()};
-}
-
 }  // namespace
 
 bool profiled() noexcept {
@@ -88,54 +61,5 @@ std::function<void()> begin_event(std::string title, const std::vector<at::Tenso
   event->before(std::move(title), c10::ArrayRef<const c10::IValue>(values.data(), values.size()));
   return at::wrapPropagateTLSState([event] { event->end(); });
 }
-
-struct ProfiledRecord::Parts {
-  std::shared_ptr<torch::ParamCommsDebugInfo> info;
-  c10::DebugInfoGuard guard;
-  std::vector<c10::IValue> arguments;
-  at::RecordFunction record{at::RecordScope::FUNCTION};
-
-  explicit Parts(std::shared_ptr<torch::ParamCommsDebugInfo> facts)
-      : info(std::move(facts)), guard(c10::DebugInfoKind::PARAM_COMMS_INFO, info) {}
-};
-
-ProfiledRecord::ProfiledRecord(const TorchComm& comm, const ProfiledCall& call) {
-  // Where the ranks of the group are in the world is not known here, which stock backends say so.
-  constexpr int kUnknown = -1;
-  const auto in_sizes = sizes(call.inputs, call.input_splits);
-  const auto out_sizes = sizes(call.outputs, call.output_splits);
-  const auto group = names(comm, call.backend);
-  const int rank = call.rank < 0 ? comm.rank() : call.rank;
-  const bool message =
-      std::string_view(call.operation) == "send" || std::string_view(call.operation) == "recv";
-  const auto sequence = static_cast<int64_t>(comm.sequence()) + 1;
-  const auto& typed = call.inputs.empty() ? call.outputs : call.inputs;
-  const auto dtype = typed.empty() ? at::kByte : typed.front().scalar_type();
-  parts_ = std::make_unique<Parts>(std::make_shared<torch::ParamCommsDebugInfo>(
-      group, rank, std::string(call.operation), elements(call.inputs), elements(call.outputs),
-      dtype, in_sizes, out_sizes, kUnknown, kUnknown, comm.size(), call.async));
-  const std::tuple<int64_t, bool> place(sequence, message);
-  torch::maybeSetSequenceInfo(parts_->info, place);
-  if (!parts_->record.isActive()) return;
-  if (!parts_->record.needsInputs()) {
-    parts_->record.before(at::kParamCommsCallName);
-    return;
-  }
-  parts_->arguments = {call.inputs.vec(),
-                       place,
-                       group,
-                       static_cast<int64_t>(rank),
-                       std::string(call.operation),
-                       in_sizes,
-                       out_sizes,
-                       static_cast<int64_t>(kUnknown),
-                       static_cast<int64_t>(kUnknown),
-                       static_cast<int64_t>(comm.size()),
-                       call.async};
-  parts_->record.before(at::kParamCommsCallName, &parts_->arguments);
-  parts_->record.setOutputs(std::vector<c10::IValue>(1, c10::IValue(call.outputs.vec())));
-}
-
-ProfiledRecord::~ProfiledRecord() = default;
 
 }  // namespace ferrocomm

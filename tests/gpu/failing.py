@@ -270,26 +270,5 @@ def published() -> None:
     print("STILL HERE", flush=True)
 
 
-def slow_revocation() -> None:
-    """A revocation that does not end leaves the communicator to the thread that is in it."""
-    tested = comm(seconds=2)
-    first(tested)
-    if RANK == 1:
-        time.sleep(12)
-        tested.abort()
-        return
-    count = ctypes.CDLL("libnccl.so.2").simgpuNcclComms
-    assert count() == 1
-    failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())
-    over(tested)
-    # Nobody gave it up yet: the thread is still in it.
-    assert count() == 1
-    deadline = time.monotonic() + 60
-    while count():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    print("GIVEN UP", flush=True)
-
-
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -164,13 +164,6 @@ def test_an_nccl_that_cannot_be_suspended_says_so(tmp_path: Path) -> None:
         assert "STILL HERE" in rank.output, rank.output
 
 
-@ours_alone
-def test_a_revocation_that_does_not_end_leaves_the_communicator_to_its_thread() -> None:
-    ended = run("failing.py", "slow_revocation", ranks=2, SIMGPU_SLOW_REVOKE="0:5000")[0]
-    assert "FAILED DistBackendError time-out" in ended.output, ended.output
-    assert "GIVEN UP" in ended.output, ended.output
-
-
 def test_without_a_gpu_one_error_says_what_is_missing() -> None:
     words = (
         "import torch.distributed as dist; dist.config.use_torchcomms = True;"
