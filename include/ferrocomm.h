@@ -1077,6 +1077,21 @@ fc_status fc_recorder_dump(size_t max_entries, int32_t only_active, struct fc_st
 fc_status fc_recorder_reset(void);
 
 /**
+ * Tells the communicator of `bytes` bytes at `data` that operations will use, so that its engine can
+ * prepare them: `nccl` registers them with its library, `host` has nothing to prepare. They stay
+ * allocated until `fc_comm_deregister` or the end of the communicator. The same `data` cannot be
+ * registered twice.
+ */
+fc_status fc_comm_register(struct fc_comm *comm,
+                           const void *data,
+                           size_t bytes);
+
+/**
+ * Takes back what `fc_comm_register` did for `data`; no operation that uses it is pending.
+ */
+fc_status fc_comm_deregister(struct fc_comm *comm, const void *data);
+
+/**
  * Waits for what is on its way, then gives up what device memory the communicator can take again;
  * every rank calls it. Until `fc_comm_resume` operations fail with `FC_ERR_STATE`. Again: nothing.
  */

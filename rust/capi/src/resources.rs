@@ -1,9 +1,11 @@
-//! Memory that a communicator can give up for a while, and what the library below knows it under.
+//! What a communicator holds beside its operations: registered memory, memory that it can give up for
+//! a while, and what the library below knows it under.
 
 use std::ffi::c_void;
 
 use ferrocomm_abi::*;
 use ferrocomm_core::Result;
+use ferrocomm_core::call::Region;
 
 use crate::comm::{fc_comm, with_comm};
 use crate::ffi::{self, Out, SizeTagged, null};
@@ -11,6 +13,41 @@ use crate::ffi::{self, Out, SizeTagged, null};
 // SAFETY: `repr(C)`, starts with its size; numbers may be zero.
 unsafe impl SizeTagged for fc_memory_use {
     const NAME: &'static str = "fc_memory_use";
+}
+
+/// Tells the communicator of `bytes` bytes at `data` that operations will use, so that its engine can
+/// prepare them: `nccl` registers them with its library, `host` has nothing to prepare. They stay
+/// allocated until `fc_comm_deregister` or the end of the communicator. The same `data` cannot be
+/// registered twice.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_register(
+    comm: *mut fc_comm,
+    data: *const c_void,
+    bytes: usize,
+) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator.
+    unsafe {
+        with_comm(comm, |handle| {
+            if data.is_null() {
+                return Err(null("data"));
+            }
+            let address = data.expose_provenance();
+            handle
+                .communicator
+                .register_memory(Region { address, bytes })
+        })
+    }
+}
+
+/// Takes back what `fc_comm_register` did for `data`; no operation that uses it is pending.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_deregister(comm: *mut fc_comm, data: *const c_void) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator.
+    unsafe {
+        with_comm(comm, |handle| {
+            handle.communicator.deregister_memory(data.addr())
+        })
+    }
 }
 
 /// Waits for what is on its way, then gives up what device memory the communicator can take again;

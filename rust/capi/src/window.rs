@@ -72,7 +72,7 @@ pub unsafe extern "C" fn fc_window_create(
         with_comm(comm, |handle| {
             let out = Out::new(out, "out")?;
             let manner = manner_of(&options_of(options)?)?;
-            let arguments = Arguments::new(&handle.communicator, FC_DTYPE_BYTE)?;
+            let arguments = Arguments::new(handle.communicator, FC_DTYPE_BYTE)?;
             let memory = arguments.region("memory", memory, bytes)?;
             let window = handle
                 .communicator

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::{Call, Stream};
+use crate::call::{Call, Region, Stream};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::GroupRank;
 use crate::window::{Registration, Window};
@@ -161,6 +161,26 @@ pub trait Group: Send + Sync {
 
     /// How this group's data travels, in one word or a few: `shm`, `tcp`, `shm+tcp`, `none`.
     fn transport(&self) -> String;
+
+    /// Prepares memory of the client's, which stays there until `deregister_memory` or the end of the
+    /// group. Not a collective. The layer above lets an address be registered once. Where memory needs
+    /// nothing: nothing.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from it.
+    fn register_memory(&self, memory: Region) -> Result<()> {
+        let _nothing_to_prepare = memory;
+        Ok(())
+    }
+
+    /// Takes `register_memory` back, on a group that has failed, too.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from it.
+    fn deregister_memory(&self, address: usize) -> Result<()> {
+        let _nothing_was_prepared = address;
+        Ok(())
+    }
 
     /// Waits for what is on its way, then gives up what memory can be taken again. Until `resume` no
     /// operation is admitted. Every rank calls it. Again: nothing.

@@ -72,7 +72,7 @@ pub struct Communicator {
     pub(crate) parts: AtomicU64,
     group: OnceLock<Arc<dyn Group>>,
     counters: Counters,
-    registered: Registered,
+    pub(crate) registered: Registered,
 }
 
 impl Shared {

@@ -1,7 +1,8 @@
-//! What a communicator's group can do beside operations: give up memory for a while, and say how much
-//! there is and what the library below knows it under. Here are the states and names.
+//! What a communicator holds beside its operations: registered memory, and memory that it can give up
+//! for a while. All of it is the engine's below; here are its states and names.
 
 use ferrocomm_core::Result;
+use ferrocomm_core::call::Region;
 use ferrocomm_core::group::{Group, MemoryUse};
 
 use crate::communicator::Communicator;
@@ -15,6 +16,31 @@ impl Communicator {
         self.group()
             .and_then(|group| ask(&**group))
             .map_err(|error| self.shared().named_as(error, doing))
+    }
+
+    /// Prepares memory of the client's for operations, until `deregister_memory` or the communicator's end.
+    ///
+    /// # Errors
+    /// `InvalidArgument`; whatever keeps the engine from it, and then nothing is registered.
+    pub fn register_memory(&self, memory: Region) -> Result<()> {
+        self.resource("register", |group| {
+            self.admit()?;
+            self.registered.add(memory.address, memory.bytes)?;
+            group
+                .register_memory(memory)
+                .or_else(|error| self.registered.remove(memory.address).and(Err(error)))
+        })
+    }
+
+    /// Takes that back. On a communicator that has failed or ended, too.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when nothing was registered there.
+    pub fn deregister_memory(&self, address: usize) -> Result<()> {
+        self.resource("deregister", |group| {
+            self.registered.remove(address)?;
+            group.deregister_memory(address)
+        })
     }
 
     /// Gives up what memory can be taken again; every rank calls it. Operations are refused until

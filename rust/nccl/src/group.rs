@@ -314,11 +314,11 @@ impl Group for NcclGroup {
             .map(|window| window as Arc<dyn Window>)
     }
 
-    fn register(&self, address: usize, bytes: usize) -> Result<()> {
-        self.0.register(Region { address, bytes })
+    fn register_memory(&self, memory: Region) -> Result<()> {
+        self.0.register(memory)
     }
 
-    fn deregister(&self, address: usize) -> Result<()> {
+    fn deregister_memory(&self, address: usize) -> Result<()> {
         self.0.deregister(address)
     }
 
