@@ -126,7 +126,7 @@ impl Group for Puppet {
         Ok(Self::new())
     }
 
-    fn register(&self, _: Registration, issued: &mut dyn FnMut()) -> Result<Arc<dyn Window>> {
+    fn open_window(&self, _: Registration, issued: &mut dyn FnMut()) -> Result<Arc<dyn Window>> {
         issued();
         self.script()
             .window

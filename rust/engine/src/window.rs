@@ -349,14 +349,14 @@ mod tests {
         let (puppet, glass) = (Puppet::new(), Arc::new(Glass::default()));
         puppet.script().window = Some(glass.clone());
         let communicator = Communicator::of_group(name, puppet);
-        let made = communicator.register(region(16), None, Stream::default());
+        let made = communicator.open_window(region(16), None, Stream::default());
         (glass, made.unwrap())
     }
 
     #[test]
     fn an_engine_without_windows_says_so_and_goes_on() {
         let communicator = Communicator::of_group("no windows", Puppet::new());
-        let made = communicator.register(region(16), None, Stream::default());
+        let made = communicator.open_window(region(16), None, Stream::default());
         let error = made.err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("tensor_register"), "{error}");
