@@ -40,7 +40,9 @@ class BackendWrapper : public c10d::Backend {
   c10d::ErrorType getError() override;
   void abort() override { comm_->abort(); }
 #if TORCH_VERSION_MINOR >= 14
+#if TORCH_VERSION_MINOR >= 15
   bool supportsAbortHooks() const override { return true; }
+#endif
   void registerAbortHook(int64_t hook_id, c10d::AbortHook hook) override;
   void unregisterAbortHook(int64_t hook_id) override;
 #endif

@@ -188,7 +188,7 @@ class ForeignBackend {
   virtual PyObject* implementation() = 0;
 };
 
-/// One operation with the hooks around it. Costs a load and a branch where nobody watches:
+/// One operation with the hooks around it. Costs a few loads and branches where nobody watches:
 ///
 ///     Hooked hooked(comm, [&] { return OpArgs{OpName::kNewWindow, false, {tensor}}; });
 ///     ...

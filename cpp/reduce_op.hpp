@@ -14,7 +14,7 @@ struct Reduction {
   /// of PREMUL_SUM alone
   double factor = 1.0;
   /// the factor of PREMUL_SUM, where it lives on the communicator's device
-  at::Tensor device_factor;
+  at::Tensor device_factor = {};
 };
 
 // Named after NCCL until torch 2.13, and an alias since.

@@ -58,7 +58,7 @@ def expect_time_out(
     outcome: Outcome, text: str, operation: str, limit: float, missing: int, seconds: float
 ) -> None:
     expect_kind(text, "time-out", {missing})
-    expect(f"within {limit:.3f} s" in text, f"the limit {limit:.3f} s", text)
+    expect(f"the timeout of {limit:.3f} s" in text, f"the limit {limit:.3f} s", text)
     name = NAMES.get(operation, operation)
     expect(f"operation {name}" in text, f"the operation {name}", text)
     outcome.seconds = max(0.0, seconds - limit)
@@ -221,7 +221,7 @@ def whose_limit(me: Rank, board: Board, size: int, missing: int) -> Report:
             for limit in (0.1, 20)
         ]
         text = failure(works[0].wait, "a time-out")
-        expect("within 0.100 s" in text, "the limit 0.100 s", text)
+        expect("the timeout of 0.100 s" in text, "the limit 0.100 s", text)
         expect(not works[1].is_completed(), "the other receive to be pending", works[1].status)
         works[1].cancel()
         failure(works[1].wait, "the cancelled receive to fail")

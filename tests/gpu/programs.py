@@ -448,6 +448,30 @@ def a_wait_is_for_the_current_stream_alone() -> Any:
 
 
 @program
+def the_current_device_may_be_another() -> Any:
+    """`wait` holds back the stream of the communicator's device, whichever device is current."""
+    join()
+    host = Host()
+    gate, passed = threading.Event(), threading.Event()
+    tensor = made([1] * 8, torch.uint8)
+    own, producer = torch.cuda.default_stream(), torch.cuda.Stream()
+    with torch.cuda.stream(producer):
+        host.on(producer, lambda: gate.wait(60) and None)
+        work = dist.all_reduce(tensor, async_op=True)
+    with torch.cuda.device(0):
+        work.wait()
+    host.on(own, passed.set)
+    early = passed.wait(0.5)
+    gate.set()
+    assert passed.wait(60)
+    assert not early
+    torch.cuda.synchronize()
+    assert seen(tensor) == [SIZE] * 8
+    dist.destroy_process_group()
+    return early
+
+
+@program
 def tensors_may_be_dropped_early() -> Any:
     join()
     host, gate = Host(), threading.Event()

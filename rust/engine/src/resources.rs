@@ -37,10 +37,15 @@ impl Communicator {
     /// # Errors
     /// `InvalidArgument` when nothing was registered there.
     pub fn deregister_memory(&self, address: usize) -> Result<()> {
-        self.resource("deregister", |group| {
-            self.registered.remove(address)?;
-            group.deregister_memory(address)
-        })
+        self.check_process()?;
+        // Without members there is nobody below to tell.
+        self.registered
+            .remove(address)
+            .and_then(|()| match self.group() {
+                Ok(group) => group.deregister_memory(address),
+                Err(_without_members) => Ok(()),
+            })
+            .map_err(|error| self.shared().named_as(error, "deregister"))
     }
 
     /// Gives up what memory can be taken again; every rank calls it. Operations are refused until

@@ -133,6 +133,8 @@ impl Group for NcclGroup {
     }
 
     fn wait_on(&self, work: &Arc<Work>, stream: Stream) -> Result<()> {
+        // A default stream is the one of the thread's current device, which may be another.
+        let _entered = self.0.seat.device.enter()?;
         {
             let captured = locked(&self.0.captured);
             if let Some(captured) = captured.iter().find(|captured| captured.is(work)) {
