@@ -142,9 +142,11 @@ test-python: $(BUILD)
 test-conformance: $(BUILD)
 	$(PY) -m pytest tests/conformance
 	$(PY) tests/conformance/run.py
-	$(PY) tests/conformance/run.py --transport shm --reads off
 
+# Reads of other ranks' memory are switched off as well: what a machine chooses by measurement leaves
+# one of the two ways untried.
 test-conformance-full: $(BUILD)
+	$(PY) tests/conformance/run.py --transport shm --reads off
 	$(PY) tests/conformance/run.py --full
 
 test-failures: $(BUILD)
