@@ -47,7 +47,8 @@ def apart() -> None:
         one.put(value, following, 0)
     # What was issued after the waits is not behind them.
     comm.barrier()
-    torch.cuda.synchronize()
+    # The whole device would wait for the waits.
+    torch.cuda.current_stream().synchronize()
     assert [work.is_completed() for work in waits] == [False, False]
     assert one.get_tensor().tolist() == [last] * 4
     two.signal(following)
