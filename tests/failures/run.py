@@ -171,6 +171,10 @@ def main() -> int:
             tally.take(outcome)
             spent.append((took, f"{job.described()} {job.arguments}"))
             seconds[job.name.split(":")[0]] += took
+        # They end by themselves. The signal that leaving the block sends them is an exception in
+        # them, and one that a finalizer swallows leaves a worker waiting for ever.
+        workers.close()
+        workers.join()
     for value, name in sorted(spent, reverse=True)[: chosen.slowest]:
         print(f"{value:6.1f} s  {name}")
     return closing(tally, seconds)
