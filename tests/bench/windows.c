@@ -179,7 +179,9 @@ int main(int argc, char** argv) {
   if (argc > 1 && sscanf(argv[1], "%d,%d", &cores[0], &cores[1]) != 2) {
     cores[0] = cores[1] = -1;
   }
-  char folder[] = "/tmp/ferrocomm-bench-XXXXXX";
+  const char* temporary = getenv("TMPDIR");
+  char folder[4096];
+  snprintf(folder, sizeof folder, "%s/ferrocomm-bench-XXXXXX", temporary ? temporary : "/tmp");
   if (mkdtemp(folder) == NULL) {
     perror("mkdtemp");
     return 1;
@@ -192,7 +194,7 @@ int main(int argc, char** argv) {
   run(folder, 0, cores[0]);
   int status = 1;
   waitpid(child, &status, 0);
-  char command[128];
+  char command[sizeof folder + 16];
   snprintf(command, sizeof command, "rm -rf %s", folder);
   return system(command) != 0 || status != 0;
 }
