@@ -13,7 +13,7 @@ use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
 use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
 use ferrocomm_core::reduction::Input;
-use ferrocomm_core::work::Work;
+use ferrocomm_core::work::{Callbacks, Work};
 
 use crate::asking::Asked;
 use crate::bell::Bell;
@@ -118,8 +118,8 @@ pub(crate) struct Op {
     pub(crate) body: Course,
 }
 
-/// Works to complete once the lock is released.
-pub(crate) type Finished = Vec<(Arc<Work>, Result<()>)>;
+/// Complete works, and what to call for them once the lock is released.
+pub(crate) type Finished = Vec<(Arc<Work>, Callbacks)>;
 
 /// Everything the progress engine knows.
 pub(crate) struct Core {
@@ -607,7 +607,9 @@ impl Core {
         }
     }
 
-    /// Takes an operation out of the engine; its work completes once the lock is released.
+    /// Takes an operation out of the engine and completes its work; callbacks run once the lock is
+    /// released. Completed before its place in a queue is given up: who finds the queue empty, and so
+    /// comes after it, also finds it complete.
     pub(crate) fn finish(&mut self, key: Key, outcome: Result<()>) {
         let Some(mut op) = self.ops.remove(key) else {
             return;
@@ -625,6 +627,9 @@ impl Core {
         {
             self.spare = std::mem::take(scratch);
         }
+        let succeeded = outcome.is_ok();
+        let callbacks = op.work.complete(outcome);
+        self.finished.push((op.work.clone(), callbacks));
         if let Course::Awaiting { pane, from } = &op.body {
             pane.leave(*from);
             self.awaiting.retain(|waiting| *waiting != key);
@@ -632,8 +637,6 @@ impl Core {
         if op.mode == Mode::Async {
             self.asynchronous -= 1;
         }
-        let succeeded = outcome.is_ok();
-        self.finished.push((op.work.clone(), outcome));
         let Some(group) = self.groups.get_mut(&op.comm) else {
             return;
         };

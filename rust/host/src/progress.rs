@@ -139,7 +139,7 @@ impl Progress {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `act` under the lock, then completes the works it finished, with no lock held.
+    /// Runs `act` under the lock, then the callbacks of works that it finished, with no lock held.
     pub(crate) fn with<R>(self: &Arc<Self>, act: impl FnOnce(&mut Core) -> R) -> R {
         let mut core = self.lock();
         let result = act(&mut core);
@@ -166,8 +166,7 @@ impl Progress {
         drop(core);
         let before = self.asynchronous.swap(asynchronous, Ordering::SeqCst);
         let completed = !finished.is_empty();
-        for (work, outcome) in finished {
-            let callbacks = work.complete(outcome);
+        for (work, callbacks) in finished {
             if !callbacks.is_empty() {
                 work.run(callbacks);
             }

@@ -130,8 +130,8 @@ impl Stage {
         let finished = std::mem::take(&mut self.core.finished);
         finished
             .into_iter()
-            .map(|(work, outcome)| {
-                outcome.unwrap();
+            .map(|(work, _)| {
+                work.outcome().unwrap().unwrap();
                 work
             })
             .collect()

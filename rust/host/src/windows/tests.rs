@@ -301,6 +301,38 @@ fn asynchronous_waits_are_served_in_order_and_before_later_ones() {
 }
 
 #[test]
+fn a_callback_that_takes_long_holds_up_no_other_work() {
+    for way in WAYS {
+        ranks(2, way, 1, |rank, window, _| {
+            let peer = GroupRank::new(1 - rank);
+            if rank == 1 {
+                wait(window, 0).unwrap();
+                for _ in 0..4 {
+                    signal(window, 0).unwrap();
+                }
+                return;
+            }
+            let waiting = call(OneSided::WaitSignal { from: peer }, Mode::Async, LONG);
+            let works = [(); 3].map(|()| window.issue_on(waiting, Stream::default()).unwrap());
+            let (over, until) = std::sync::mpsc::channel::<()>();
+            let caller = std::thread::current().id();
+            works[0].on_complete(move |_| {
+                if std::thread::current().id() != caller {
+                    // Ends when the other end is dropped.
+                    let _dropped = until.recv();
+                }
+            });
+            signal(window, 1).unwrap();
+            wait(window, 1).unwrap();
+            for work in works {
+                assert!(work.is_complete(), "{way:?}");
+            }
+            drop(over);
+        });
+    }
+}
+
+#[test]
 fn who_has_slept_and_was_woken_is_awake() {
     for way in WAYS {
         ranks(2, way, 1, |rank, window, _| {
