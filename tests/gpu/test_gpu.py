@@ -155,6 +155,14 @@ def test_windows(program: str, ranks: int, tmp_path: Path) -> None:
 
 
 @ours_alone
+@pytest.mark.parametrize("program", ["sizes_and_orders", "refusals", "lost_on_the_way", "rounds"])
+def test_members_change(program: str) -> None:
+    hang = {"ELASTIC_HANG_FROM": "2"} if program == "lost_on_the_way" else {}
+    [ended] = run("elastic.py", program, ranks=1, SIMGPU_DEVICES="32", **hang)
+    assert "DONE" in ended.output, ended.output
+
+
+@ours_alone
 def test_an_nccl_that_cannot_be_suspended_says_so(tmp_path: Path) -> None:
     old = sim.older((2, 29, 2), folder() / "libnccl.so.2", tmp_path / "libnccl.so.2")
     for rank in run("failing.py", "no_suspension", ranks=2, **old):

@@ -36,6 +36,8 @@ pub(crate) struct Handle {
     pub(crate) nccl: &'static Nccl,
     pub(crate) device: Device,
     comm: Mutex<Option<Comm>>,
+    /// held while it is revoked or given up, of which NCCL allows one at a time
+    ending: Mutex<()>,
     texts: Texts,
 }
 
@@ -60,11 +62,16 @@ impl Handle {
             nccl,
             device,
             comm: Mutex::new(Some(comm)),
+            ending: Mutex::default(),
             texts: Texts {
                 _hints: hints,
                 _name: Arc::new(name),
             },
         })
+    }
+
+    fn ending(&self) -> MutexGuard<'_, ()> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn comm(&self) -> MutexGuard<'_, Option<Comm>> {
@@ -103,6 +110,7 @@ impl Handle {
         let Ok(revoke) = symbol!(self.nccl, ncclCommRevoke) else {
             return false;
         };
+        let _ending = self.ending();
         let Ok(comm) = self.get() else {
             return false;
         };
@@ -115,8 +123,7 @@ impl Handle {
             let (Comm(comm), _texts) = (comm, texts);
             let _entered = device.enter()?;
             // SAFETY: NCCL allows it beside a call that is stuck. It is not given up meanwhile:
-            // whoever fails a communicator is the only one to revoke it, and gives it up when this
-            // has ended, or never.
+            // `ending` is held until this has ended, and else it is left to this thread.
             let result = unsafe { revoke(comm, NCCL_REVOKE_DEFAULT as i32) };
             let deadline = Deadline::after(REVOKING);
             // SAFETY: as above.
@@ -139,8 +146,22 @@ impl Handle {
             .is_ok()
     }
 
+    /// Moves the communicator to an owner of its own. Here it is given up from now on.
+    pub(crate) fn detach(&self) -> Option<Arc<Self>> {
+        let _ending = self.ending();
+        let comm = self.comm().take()?;
+        Some(Arc::new(Self {
+            nccl: self.nccl,
+            device: self.device,
+            comm: Mutex::new(Some(comm)),
+            ending: Mutex::default(),
+            texts: self.texts.clone(),
+        }))
+    }
+
     /// Gives it up without regard to peers. Waits a moment at most.
     pub(crate) fn abort(&self) {
+        let _ending = self.ending();
         let Some(comm) = self.comm().take() else {
             return;
         };
@@ -162,6 +183,7 @@ impl Handle {
     /// # Errors
     /// `Timeout`; NCCL's.
     pub(crate) fn finalize(&self, deadline: Deadline) -> Result<()> {
+        let _ending = self.ending();
         let Some(comm) = self.comm().take() else {
             return Ok(());
         };
