@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import rejoin
 
 import torchcomms
+from torchcomms import _comms
 
 DEVICES = int(os.environ["SIMGPU_DEVICES"])
 SUM = rejoin.SUM
@@ -45,7 +47,10 @@ class Worker(rejoin.Worker):
             store=self.store,
             timeout=timedelta(seconds=rejoin.LIMIT),
             enable_reconfigure=True,
+            hints={"blocking": os.environ.get("ELASTIC_BLOCKING", "true")},
         )
+        self.ways: list[str] = []
+        _comms._set_log_callback(self._hear, 3)
         self.comm.register_abort_hook(lambda: self.told.append("hook"))
 
     def compute(self, elements: int) -> float:
@@ -92,6 +97,17 @@ class Worker(rejoin.Worker):
             return f"{type(error).__name__}: {error}"
         return "nothing"
 
+    def _hear(self, _level: int, _target: str, message: str) -> None:
+        if found := re.search(r"way=(.*)", message):
+            self.ways.append(found[1])
+
+    def made_by(self, count: int) -> list[str]:
+        """How its communicators were made, once it has heard of so many."""
+        deadline = time.monotonic() + rejoin.LIMIT
+        while len(self.ways) < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.ways
+
     def start_attempt(self, uuid: int, handles: list[str]) -> None:
         self.pending = self.comm.reconfigure(uuid, handles)
 
@@ -126,6 +142,13 @@ def sizes_and_orders(job: rejoin.Job) -> None:
     # A set: those that were together come first, in their order there.
     regrouped(job, [c, a, b], ordered=False)
     assert job.ranks == [b, a, c], "those that were together come first"
+    # c was in all but one of them.
+    ways = ["Fresh", "Shrink([1])", "Shrink([0])", "Grow(1)", "Fresh", "Fresh", "Fresh"]
+    if os.environ.get("FERROCOMM_NCCL_LIB"):
+        # One that is too old for that.
+        ways = ["Fresh"] * len(ways)
+    found = c.ask("made_by", count=len(ways))
+    assert found == ways, found
     assert everybody([a, b, c], "hooks") == [[]] * 3, "nothing went wrong"
     assert all(count["requests"] == 0 for count in everybody([a, b, c], "count"))
 
@@ -197,9 +220,48 @@ def lost_on_the_way(job: rejoin.Job) -> None:
         regrouped(job, ranks)
 
 
+def through_torch() -> None:
+    """The reconfigure family of c10d, by ranks that a launcher started."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    board = dist.TCPStore(address, port, size, rank == 0)
+    torch.cuda.set_device(rank)
+    device = torch.device("cuda", rank)
+    dist.config.use_torchcomms = True
+    dist.init_process_group(
+        # torch refuses groups of several backends, which "nccl" alone would be.
+        "cuda:nccl",
+        store=dist.PrefixStore("group", board),
+        rank=rank,
+        world_size=size,
+        device_id=device,
+        enable_reconfigure=True,
+    )
+    group = dist.group.WORLD
+    assert dist._supports_reconfigure()
+    for uuid, members in ((1, [0, 1]), (2, [1]), (3, [1, 0])):
+        board.set(f"{uuid} {rank}", dist._get_reconfigure_handle())
+        handles = [board.get(f"{uuid} {member}").decode() for member in members]
+        if rank in members:
+            dist._reconfigure(uuid=uuid, handles=handles).wait()
+            assert (group.rank(), group.size()) == (members.index(rank), len(members))
+            tensor = torch.full((4,), float(rank + 1)).cuda()
+            group.allreduce([tensor]).wait()
+            assert tensor.tolist() == [float(sum(members) + len(members))] * 4
+        board.set(f"{uuid} {rank} over", "")
+        board.wait([f"{uuid} {other} over" for other in range(size)])
+    dist.destroy_process_group()
+    # The server goes last.
+    board.set(f"done {rank}", "")
+    if rank == 0:
+        board.wait([f"done {other}" for other in range(size)])
+
+
 def main() -> None:
     name = sys.argv[1]
-    if name == "rounds":
+    if name == "through_torch":
+        through_torch()
+    elif name == "rounds":
         seen = rejoin.run(ROUNDS, "shm")
         print(seen)
         assert seen["requests"] == 0
