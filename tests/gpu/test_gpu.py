@@ -147,7 +147,7 @@ def test_what_a_communicator_holds_is_given_up_and_kept_as_it_says(program: str)
 @ours_alone
 @pytest.mark.parametrize(
     ("program", "ranks"),
-    [("everything", 3), ("through_torch_distributed", 2), ("apart", 2), ("unfit", 2), ("late", 2)],
+    [("everything", 3), ("through_torch_distributed", 2), ("apart", 2), ("unfit", 2), ("late", 2), ("kept", 2)],
 )
 def test_windows(program: str, ranks: int, tmp_path: Path) -> None:
     for rank in run("window_ranks.py", program, ranks=ranks, FC_FOLDER=str(tmp_path)):

@@ -80,6 +80,37 @@ def unfit() -> None:
     comm.finalize()
 
 
+def kept() -> None:
+    """A mapped tensor is memory for as long as it lives, whatever ends before it."""
+    following = (RANK + 1) % SIZE
+    for ending in ("deregister", "finalize", "abort"):
+        comm = PLACE.comm(ME, ending)
+        given = PLACE.tensor(1 << 20)
+        window = comm.new_window(given)
+        given.copy_(torch.full(given.shape, RANK + 1))
+        torch.cuda.synchronize()
+        comm.barrier()
+        mapped = window.map_remote_tensor(following)
+        assert mapped[-1].item() == following + 1
+        comm.barrier()
+        if ending != "abort":
+            window.tensor_deregister()
+        del given
+        if ending == "finalize":
+            comm.finalize()
+        if ending == "abort":
+            comm.abort()
+        del window
+        assert mapped.sum().item() == (1 << 20) * (following + 1)
+        mapped.fill_(7)
+        assert mapped.sum().item() == (1 << 20) * 7
+        if ending == "deregister":
+            comm.barrier()
+        del mapped
+        if ending == "deregister":
+            comm.finalize()
+
+
 def late() -> None:
     """A wait whose signal does not come fails its communicator, and the device goes on."""
     comm = PLACE.comm(ME)

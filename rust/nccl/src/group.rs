@@ -258,8 +258,8 @@ impl Group for NcclGroup {
             }
         }
         let _issuing = locked(&core.issuing);
-        // A graph that uses it gives it up when it is gone.
-        if core.is_in_graphs() {
+        // A graph that uses it, or a tensor in memory that it mapped, gives it up when it is gone.
+        if core.is_in_graphs() || core.handle.is_lent() {
             return Ok(());
         }
         core.forget_all();

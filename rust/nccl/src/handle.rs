@@ -1,7 +1,7 @@
 //! The owner of one NCCL communicator: nobody uses it once it is given up, and it is given up once.
 
 use std::ffi::CString;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub(crate) struct Handle {
     comm: Mutex<Option<Comm>>,
     /// held while it is revoked or given up, of which NCCL allows one at a time
     ending: Mutex<()>,
+    /// how many holders of addresses that NCCL mapped there are
+    lent: AtomicUsize,
     texts: Texts,
 }
 
@@ -63,6 +65,7 @@ impl Handle {
             device,
             comm: Mutex::new(Some(comm)),
             ending: Mutex::default(),
+            lent: AtomicUsize::new(0),
             texts: Texts {
                 _hints: hints,
                 _name: Arc::new(name),
@@ -155,12 +158,37 @@ impl Handle {
             device: self.device,
             comm: Mutex::new(Some(comm)),
             ending: Mutex::default(),
+            lent: AtomicUsize::new(0),
             texts: self.texts.clone(),
         }))
     }
 
-    /// Gives it up without regard to peers. Waits a moment at most.
+    /// Somebody holds addresses that NCCL mapped: they are valid until it is given up.
+    pub(crate) fn lend(&self) {
+        self.lent.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What `lend` said holds no more.
+    pub(crate) fn take_back(&self) {
+        self.lent.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether somebody holds addresses that NCCL mapped.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent.load(Ordering::Acquire) > 0
+    }
+
+    /// Gives it up without regard to peers; where somebody holds addresses that it mapped, what is on its
+    /// way is stopped, and the rest follows with the last owner. Waits a moment at most.
     pub(crate) fn abort(&self) {
+        if self.is_lent() && self.revoke() {
+            return;
+        }
+        self.give_up();
+    }
+
+    /// Gives it up without regard to peers or holders. Waits a moment at most.
+    fn give_up(&self) {
         let _ending = self.ending();
         let Some(comm) = self.comm().take() else {
             return;
@@ -214,7 +242,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.abort();
+        self.give_up();
     }
 }
 

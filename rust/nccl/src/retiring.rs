@@ -18,7 +18,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// What is left of a communicator for the next one.
 pub(crate) struct Former {
-    /// NCCL's, unless a graph uses it or a call is stuck in it
+    /// NCCL's, unless a graph uses it, memory that it mapped is held, or a call is stuck in it
     pub(crate) handle: Option<Arc<Handle>>,
     /// whether it never failed and nothing was on its way
     pub(crate) sound: bool,
@@ -76,7 +76,7 @@ impl Core {
         }
         self.flights.fail(&error);
         let held = self.issuing_soon();
-        let spare = held.is_some() && !suspended && !self.is_in_graphs();
+        let spare = held.is_some() && !suspended && !self.is_in_graphs() && !self.handle.is_lent();
         Former {
             handle: spare.then(|| self.handle.detach()).flatten(),
             sound: whole && idle,
