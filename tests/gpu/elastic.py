@@ -1,4 +1,4 @@
-"""Communicators whose members change, on the simulated GPU: `python elastic.py NAME`. Ours alone.
+"""Communicators whose members change, on the simulated GPU: `python elastic.py NAME...`.
 
 This process has no communicator: it forks the ranks, tells them what to do and kills some, as
 tests/python/rejoin.py does on the host, whose harness it is.
@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,12 @@ import rejoin
 import torchcomms
 from torchcomms import _comms
 
-DEVICES = int(os.environ["SIMGPU_DEVICES"])
+DEVICES = 32
 SUM = rejoin.SUM
 ROUNDS = 10
+
+# Ranks from this one on hang in NCCL's call that makes a communicator.
+HANGING_FROM = 1000
 
 
 class Worker(rejoin.Worker):
@@ -35,7 +39,7 @@ class Worker(rejoin.Worker):
     def __init__(self, index: int) -> None:
         self.store, self.index = rejoin.Counting(), index
         os.environ["SIMGPU_RANK"] = str(index)
-        if index >= int(os.environ.get("ELASTIC_HANG_FROM", "1000")):
+        if index >= HANGING_FROM:
             os.environ["SIMGPU_NEVER_JOINS"] = f"{index}:0"
         torch.cuda.set_device(index % DEVICES)
         self.told: list[str] = []
@@ -113,6 +117,9 @@ class Worker(rejoin.Worker):
 
 
 rejoin.Worker = Worker  # type: ignore[misc]
+if os.environ["WORLD_SIZE"] == "1":
+    # Before CUDA is asked: a device for each of the ranks that this process will start.
+    os.environ["SIMGPU_DEVICES"] = str(DEVICES)
 
 
 def everybody(ranks: list[rejoin.Process], command: str, **arguments: Any) -> list[Any]:
@@ -194,8 +201,10 @@ def joining(process: rejoin.Process) -> int:
 
 def lost_on_the_way(job: rejoin.Job) -> None:
     """A member hangs in NCCL's call: it is killed; and, the next time, another one gives up."""
+    global HANGING_FROM
     ranks = [job.start() for _ in range(2)]
     regrouped(job, ranks)
+    HANGING_FROM = len(ranks)
     for uuid, words in ((101, "peer lost"), (102, "aborted")):
         hanging = job.start()
         trio = [*ranks, hanging]
@@ -218,6 +227,7 @@ def lost_on_the_way(job: rejoin.Job) -> None:
             assert ranks[1].ask("state") == "aborted"
             hanging.end()
         regrouped(job, ranks)
+    HANGING_FROM = 1000
 
 
 def through_torch() -> None:
@@ -257,26 +267,32 @@ def through_torch() -> None:
         board.wait([f"done {other}" for other in range(size)])
 
 
+def rounds() -> None:
+    """As on the host: kill, shrink, rejoin."""
+    seen = rejoin.run(ROUNDS, "shm")
+    assert seen["requests"] == 0, seen
+    assert seen["late"]["descriptors"] <= seen["early"]["descriptors"], seen
+
+
+def with_ranks(program: Callable[[rejoin.Job], None]) -> None:
+    job = rejoin.Job()
+    try:
+        program(job)
+        for process in job.ranks:
+            process.tell("finalize")
+        assert [process.answer() for process in job.ranks] == ["finalized"] * len(job.ranks)
+    finally:
+        for process in job.ranks:
+            process.end()
+
+
 def main() -> None:
-    name = sys.argv[1]
-    if name == "through_torch":
-        through_torch()
-    elif name == "rounds":
-        seen = rejoin.run(ROUNDS, "shm")
-        print(seen)
-        assert seen["requests"] == 0
-        assert seen["late"]["descriptors"] <= seen["early"]["descriptors"], seen
-    else:
-        job = rejoin.Job()
-        try:
-            globals()[name](job)
-            for process in job.ranks:
-                process.tell("finalize")
-            assert [process.answer() for process in job.ranks] == ["finalized"] * len(job.ranks)
-        finally:
-            for process in job.ranks:
-                process.end()
-    print("DONE", flush=True)
+    for name in sys.argv[1:]:
+        if name in ("rounds", "through_torch"):
+            globals()[name]()
+        else:
+            with_ranks(globals()[name])
+        print("DONE", name, flush=True)
 
 
 if __name__ == "__main__":
