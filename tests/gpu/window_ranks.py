@@ -50,6 +50,8 @@ def apart() -> None:
     torch.cuda.current_stream().synchronize()
     assert [work.is_completed() for work in waits] == [False, False]
     assert one.get_tensor().tolist() == [last] * 4
+    # Nobody signals before all have looked.
+    comm.barrier()
     two.signal(following)
     waits[1].wait_blocking()
     assert not waits[0].is_completed()
