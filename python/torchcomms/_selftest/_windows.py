@@ -44,11 +44,14 @@ def time_out(comm: TorchComm, victim: TorchComm) -> None:
 
 def _of_allocator(comm: TorchComm) -> torch.Tensor:
     allocator, device = get_mem_allocator(comm.get_backend()), comm.get_device()
+    memory: torch.Tensor
     if device.type == "cpu":
-        return allocator.empty([_WORDS], torch.int64).zero_()
-    with torch.cuda.use_mem_pool(torch.cuda.MemPool(allocator)):
-        memory = torch.empty(_WORDS, dtype=torch.int64, device=device)
-    return memory.copy_(torch.zeros(_WORDS, dtype=torch.int64))
+        memory = allocator.empty([_WORDS], torch.int64)
+    else:
+        with torch.cuda.use_mem_pool(torch.cuda.MemPool(allocator)):
+            memory = torch.empty(_WORDS, dtype=torch.int64, device=device)
+    memory.copy_(torch.zeros(_WORDS, dtype=torch.int64))
+    return memory
 
 
 def _next(comm: TorchComm) -> int:
