@@ -154,7 +154,7 @@ static void measure(fc_comm* comm, int rank, const char* kind, char* memory) {
   double back = there_and_back(comm, window, rank);
   double puts = rate(comm, rank, from, (way){by_put, window});
   void* plain = NULL;
-  const int mapped = fc_window_map(window, 1, &plain) == FC_OK;
+  const int mapped = fc_window_map(window, 1 - rank, &plain) == FC_OK;
   double copies = rate(comm, rank, from, (way){by_memcpy, mapped ? plain : memory});
   place there = {(uint64_t)getpid(), (uint64_t)(uintptr_t)memory};
   must(fc_comm_broadcast(comm, &there, sizeof there, FC_DTYPE_BYTE, 1, NULL, NULL), "broadcast");
