@@ -59,8 +59,8 @@ class Worker:
     """A rank: what it is told to do, and what it answers."""
 
     def __init__(self, index: int) -> None:
-        # Tensors get mappings of their own. Otherwise they lie among small things in the heap, which
-        # grows whenever none of its gaps is as long: that counts no leaks.
+        # Tensors get mappings of their own. Otherwise they lie among small things in the heap,
+        # which grows whenever none of its gaps is as long: that counts no leaks.
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 256 << 10)
         self.store = Counting()
         self.comm = torchcomms.new_comm(
