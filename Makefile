@@ -27,7 +27,7 @@ CARGO_TEST := $(shell if cargo nextest --version >/dev/null 2>&1; then \
 CARGO_FLAGS := --workspace --locked
 
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-full sanitize bench bench-windows header format clean \
+.PHONY: help setup build demo test test-full sanitize bench bench-hooks bench-windows header format clean \
         test-rustfmt test-clippy test-clang-format test-ruff test-mypy test-header test-rust \
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
         test-conformance test-conformance-full test-failures test-reconfigure test-hosts \
@@ -52,6 +52,7 @@ help:
 	@echo 'make bench      every operation beside gloo and MPI, into docs/performance.md; 30 minutes'
 	@echo '                (BENCH=--quick: some of it, printed only)'
 	@echo 'make bench-windows  puts and signals between two ranks, beside a plain copy'
+	@echo 'make bench-hooks  what hooks and the flight recorder cost, into docs/hooks.md'
 	@echo 'make docs       the pages as a site, into build/site'
 	@echo 'make header     include/ferrocomm.h and the list of exported symbols, written anew'
 	@echo 'make format     formats all sources'
@@ -80,6 +81,9 @@ BENCH ?= --json docs/performance/results.json --plots docs/performance \
          --output-md docs/performance.md
 bench: build
 	$(PY) -m torchcomms bench $(BENCH)
+
+bench-hooks: build
+	$(PY) tests/bench/hooks.py $(INSTALLED) --write
 
 bench-windows: build
 	mkdir -p build/bench

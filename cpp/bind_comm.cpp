@@ -242,9 +242,10 @@ void define_point_to_point(CommClass& comm) {
       tensor, py::arg("src"));
   comm.def(
       "new_window",
-      [](const Comm& self, const std::optional<at::Tensor>& tensor, const Hints&,
+      [](const Comm& self, const std::optional<at::Tensor>& tensor, const Hints& hints,
          const Timeout& timeout) {
-        return new_window(self, tensor, timeout.value_or(std::chrono::milliseconds(0)));
+        return new_window(self, tensor, timeout.value_or(std::chrono::milliseconds(0)),
+                          hints.value_or(HintMap()));
       },
       py::arg("tensor") = py::none(), py::arg("hints") = py::none(),
       py::arg("timeout") = py::none());

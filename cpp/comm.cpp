@@ -110,7 +110,10 @@ TorchComm::TorchComm(std::shared_ptr<ForeignBackend> foreign, CommSpec spec)
       members_(Members::kFixed),
       rank_(spec.rank),
       size_(spec.size),
-      hints_(std::move(spec.hints)) {}
+      hints_(std::move(spec.hints)) {
+  // It is to see every operation.
+  hooks_->watchers.come();
+}
 
 void TorchComm::keep(const at::Tensor& tensor) {
   const std::lock_guard<std::mutex> lock(kept_mutex_);
@@ -181,9 +184,6 @@ void TorchComm::finalize() {
 void TorchComm::let_go() {
   hooks_->clear();
   forget_memory();
-  std::map<const void*, at::Tensor> dropped;  // with no lock held
-  std::lock_guard<std::mutex> lock(mutex_);
-  dropped.swap(registered_);
 }
 
 // The hooks' failure is raised last: whoever aborts must be rid of the communicator.
@@ -197,9 +197,9 @@ void TorchComm::abort() {
     foreign_->abort();
   } else {
     check(without_gil([this] { return fc_comm_abort(handle()); }));
-    forget_memory();
+    // One that follows in the place takes over what is registered.
+    if (!is_reconfigurable()) forget_memory();
   }
-  forget_memory();
   if (failure) std::rethrow_exception(failure);
 }
 
@@ -230,10 +230,11 @@ void TorchComm::tensor_register(const at::Tensor& tensor) {
     throw_invalid(where, {"the tensor is not contiguous", "", "", "register its whole storage"});
   }
   if (foreign_) return;
+  GilReleased released;
+  std::lock_guard<std::mutex> lock(memory_mutex_);
   const void* data = tensor.const_data_ptr();
-  check(without_gil([&] { return fc_comm_register(handle(), data, tensor.nbytes()); }));
-  std::lock_guard<std::mutex> lock(mutex_);
-  registered_.emplace(data, tensor);
+  check(fc_comm_register(handle(), data, tensor.nbytes()));
+  registered_.emplace(reinterpret_cast<uintptr_t>(data), Registered{tensor, nullptr});
 }
 
 void TorchComm::tensor_deregister(const at::Tensor& tensor) {
@@ -242,9 +243,14 @@ void TorchComm::tensor_deregister(const at::Tensor& tensor) {
   }
   if (foreign_) return;
   const void* data = tensor.const_data_ptr();
-  check(without_gil([&] { return fc_comm_deregister(handle(), data); }));
-  std::lock_guard<std::mutex> lock(mutex_);
-  registered_.erase(data);  // `tensor` holds the memory beyond this
+  Registered dropped;  // with no lock held: it may want the GIL
+  GilReleased released;
+  std::lock_guard<std::mutex> lock(memory_mutex_);
+  check(fc_comm_deregister(handle(), data));
+  const auto known = registered_.find(reinterpret_cast<uintptr_t>(data));
+  if (known == registered_.end()) return;
+  dropped = std::move(known->second);
+  registered_.erase(known);
 }
 
 std::shared_ptr<TorchComm> TorchComm::split(const std::vector<int>& ranks, const std::string& name,

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -85,7 +84,9 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   void tensor_register(const at::Tensor& tensor);
   void tensor_deregister(const at::Tensor& tensor);
   /// From now on every work knows how long it took.
-  void time_operations() { timed_ = true; }
+  void time_operations() {
+    if (!timed_.exchange(true)) hooks_->watchers.come();
+  }
   bool times_operations() const { return timed_.load(std::memory_order_relaxed); }
   TimeoutExtensions& extensions() const { return extensions_; }
   /// Waits for what is pending. May be repeated, and may follow an abort.
@@ -149,9 +150,14 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   /// Lets go of what registered memory belongs to, once the engine knows none of it any more.
   void forget_memory();
 
-  // First, so that it goes last: memory stays as long as it is registered.
-  std::unordered_map<uintptr_t, std::shared_ptr<void>> memory_owners_;
-  std::mutex memory_mutex_;  // of the owners; nobody wants the GIL under it
+  // What keeps registered memory: the tensor that was registered, or else the memory's owner.
+  struct Registered {
+    at::Tensor tensor;
+    std::shared_ptr<void> owner;
+  };
+  // First, so that it goes last: memory stays as long as it is registered. By address.
+  std::unordered_map<uintptr_t, Registered> registered_;
+  std::mutex memory_mutex_;  // of what is registered; nobody wants the GIL under it
   void let_go();
   std::shared_ptr<TorchComm> split_engine(const std::vector<int>& ranks, const std::string& name,
                                           std::chrono::milliseconds timeout);
@@ -173,20 +179,19 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
 
   mutable std::mutex mutex_;  // of the members below; nothing is called under it
   HintMap hints_;
-  std::map<const void*, at::Tensor> registered_;
   std::atomic<bool> timed_{false};
-  mutable TimeoutExtensions extensions_;
+  mutable TimeoutExtensions extensions_{hooks_->watchers};
 };
 
 template <typename F>
 Hooked::Hooked(const TorchComm& comm, F&& describe) {
-  if (comm.hooks()->watch_operations()) [[unlikely]]
+  if (comm.hooks()->watchers.any()) [[unlikely]]
     begin(comm, list(describe()));
 }
 
 template <typename F>
 Hooked::Hooked(const TorchComm& comm, const CallOptions& call, F&& describe) {
-  if (!comm.hooks()->watch_operations() && !comm.foreign()) [[likely]]
+  if (!comm.hooks()->watchers.any()) [[likely]]
     return;
   if (call.inner && !comm.foreign()) return;
   begin(comm, list(describe()));

@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,6 +46,17 @@ void MemAllocator::copy_data(void* to, const void* from, size_t bytes) const {
 at::Tensor MemAllocator::empty(at::IntArrayRef size, at::ScalarType dtype) {
   return at::detail::empty_generic(size, this, c10::DispatchKeySet(c10::DispatchKey::CPU), dtype,
                                    std::nullopt);
+}
+
+at::DataPtr share_memory(const at::Tensor& tensor, MemAllocator& allocator) {
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  // Of a copy on write, what is written to is the copy.
+  const void* from = storage.mutable_data();
+  if (storage.data_ptr().get_deleter() == free_block || storage.nbytes() == 0) return {};
+  at::DataPtr to = allocator.allocate(storage.nbytes());
+  std::memcpy(to.get(), from, storage.nbytes());
+  storage.set_allocator(&allocator);
+  return storage.set_data_ptr(std::move(to));
 }
 
 MemAllocator& mem_allocator(const std::string& backend) {

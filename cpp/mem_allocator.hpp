@@ -27,6 +27,11 @@ class MemAllocator final : public c10::Allocator {
   const std::string backend_;
 };
 
+/// Moves the storage of a tensor on the host to memory of `allocator`, unless it lies there. All
+/// its views move along; what else points to the memory, such as an array of numpy's, stays behind
+/// with what is returned.
+at::DataPtr share_memory(const at::Tensor& tensor, MemAllocator& allocator);
+
 /// The allocator of `backend`, made on first use.
 MemAllocator& mem_allocator(const std::string& backend);
 

@@ -62,6 +62,20 @@ typedef struct fc_window fc_window;
 typedef struct fc_work fc_work;
 
 /**
+ * A hint: both strings are nul-terminated and borrowed for the call.
+ */
+typedef struct fc_hint {
+    /**
+     * name of the hint
+     */
+    const char *key;
+    /**
+     * its value
+     */
+    const char *value;
+} fc_hint;
+
+/**
  * Optional arguments of one operation. Start from `fc_op_options_init`; NULL means all defaults.
  */
 typedef struct fc_op_options {
@@ -93,6 +107,15 @@ typedef struct fc_op_options {
      * one. It is read when the operation runs, and stays valid as long as the buffers.
      */
     const void *premul_device_factor;
+    /**
+     * `hint_count` hints for this operation, or NULL. One that the engine does not know has no effect
+     * and is named in the log, once
+     */
+    const struct fc_hint *hints;
+    /**
+     * number of hints
+     */
+    size_t hint_count;
 } fc_op_options;
 
 /**
@@ -104,20 +127,6 @@ typedef int32_t fc_status;
  * Element type of a buffer. Values outside the list are refused, never undefined behaviour.
  */
 typedef uint32_t fc_dtype;
-
-/**
- * A hint: both strings are nul-terminated and borrowed for the call.
- */
-typedef struct fc_hint {
-    /**
-     * name of the hint
-     */
-    const char *key;
-    /**
-     * its value
-     */
-    const char *value;
-} fc_hint;
 
 /**
  * How a communicator is made. Start from `fc_comm_options_init`.

@@ -292,6 +292,15 @@ HINTS: tuple[Setting, ...] = (
             "when data is first exchanged; `false` and `0` turn it off"
         ),
     ),
+    Setting(
+        ("share_memory",),
+        "`new_window`, `TorchCommWindow.tensor_register`",
+        (
+            "`true` and `1` move the tensor's storage to memory that the ranks of this machine "
+            "share, so that they write to it as fast as they copy; what else points to the old "
+            "memory no longer sees the tensor. CPU tensors only"
+        ),
+    ),
 )
 
 NCCL_HINTS: tuple[Setting, ...] = (
@@ -364,7 +373,8 @@ an error that names variable and value; in `FERROCOMM_RECORDER_ENTRIES`, a warni
 ## Hints
 
 Hints are pairs of strings given to `new_comm(hints=...)`, to operations, and to
-`fc_comm_options.hints`. A hint that the engine does not know has no effect.
+`fc_comm_options.hints`. A hint that the engine does not know has no effect; one of an operation is
+named in the log, once. A known one with a value that it does not have is an error.
 
 {hints}
 
