@@ -47,14 +47,14 @@ at::Tensor MemAllocator::empty(at::IntArrayRef size, at::ScalarType dtype) {
                                    std::nullopt);
 }
 
-MemAllocator& mem_allocator(const std::string& backend) {
+std::shared_ptr<MemAllocator> mem_allocator(const std::string& backend) {
   static std::mutex mutex;
   // Never destroyed: tensors may outlive everything else.
-  static auto& allocators = *new std::map<std::string, std::unique_ptr<MemAllocator>>();
+  static auto& allocators = *new std::map<std::string, std::shared_ptr<MemAllocator>>();
   std::lock_guard<std::mutex> lock(mutex);
   auto& allocator = allocators[backend];
-  if (!allocator) allocator = std::make_unique<MemAllocator>(backend);
-  return *allocator;
+  if (!allocator) allocator = std::make_shared<MemAllocator>(backend);
+  return allocator;
 }
 
 }  // namespace ferrocomm

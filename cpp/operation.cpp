@@ -18,7 +18,7 @@ Operation::Operation(const TorchComm& comm, c10d::OpType type, const char* name,
       stage_(site_, comm.device(), state_->holdings()) {
   const auto& hooks = comm.hooks();
   if (!call.group && hooks->completions.any()) [[unlikely]]
-    state_->report_to({hooks, &hooks->completions});
+    state_->report_to({hooks, &hooks->completions}, type_);
   if (!call.group) {
     comm.extensions().apply(comm, state_, call_.timeout);
     state_->set_timeout(call_.timeout);

@@ -1,7 +1,7 @@
 //! Communicators: joined, split, asked, closed. How they issue operations is in `issue`.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use crate::backend::{Backend, Joining};
 use crate::check::{Checker, invalid};
 use crate::counters::{Counters, raise};
 use crate::deferred::{self, Collecting};
+use crate::outstanding::Outstanding;
 use crate::process::{generation, process};
 use crate::recorder::{Facts, Label, Ticket};
 use crate::registered::Registered;
@@ -52,7 +53,7 @@ pub(crate) struct Shared {
     /// whether the state is one that admits operations: a look at it costs no lock
     admits: AtomicBool,
     /// asynchronous works that are not complete
-    pub(crate) pending: AtomicUsize,
+    pub(crate) pending: Outstanding,
     pub(crate) abort_hook: AbortHookSlot,
 }
 
@@ -287,7 +288,7 @@ impl Communicator {
                 label: Arc::new(label),
                 state: Mutex::new(State::Unconfigured),
                 admits: AtomicBool::new(false),
-                pending: AtomicUsize::new(0),
+                pending: Outstanding::default(),
                 abort_hook: AbortHookSlot::default(),
             }),
             backend,
@@ -487,6 +488,15 @@ impl Communicator {
         }
     }
 
+    /// Waits until every asynchronous operation is over that was started before, whatever came of it.
+    ///
+    /// # Errors
+    /// `Interrupted`, when the client wants its thread back.
+    pub fn wait_pending(&self) -> Result<()> {
+        self.check_process()?;
+        self.shared.pending.wait_for_none()
+    }
+
     /// Fails everything pending on this rank and wakes its waiters. Never waits for a peer. Again:
     /// nothing.
     pub fn abort(&self) {
@@ -509,7 +519,7 @@ impl Communicator {
 
     /// For whoever gives up the communicator: aborts what is still pending.
     pub fn close(&self) {
-        if !self.is_inherited() && self.shared.pending.load(Ordering::Acquire) > 0 {
+        if !self.is_inherited() && self.shared.pending.any() {
             self.abort();
         }
     }

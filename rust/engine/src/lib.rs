@@ -15,6 +15,7 @@ mod fatal;
 mod info;
 mod issue;
 mod json;
+mod outstanding;
 mod pending;
 mod process;
 mod reconfigure;
