@@ -23,16 +23,16 @@ std::shared_ptr<c10::Allocator> pool_allocator() {
   using Holder = std::shared_ptr<c10::Allocator>;
   py::gil_scoped_acquire gil;
   const py::object made = py::module_::import("torchcomms._cuda").attr("pool_allocator")();
-  // Of CUDAPluggableAllocator, which torch binds with a shared_ptr and whose first base, all the way
-  // down, is c10::Allocator. Its own header wants those of CUDA.
+  // Of CUDAPluggableAllocator, which torch binds with a shared_ptr and whose first base, all the
+  // way down, is c10::Allocator. Its own header wants those of CUDA.
   auto* instance = reinterpret_cast<py::detail::instance*>(made.ptr());
   return instance->get_value_and_holder().holder<Holder>();
 }
 
 at::Tensor empty_in_pool(int64_t size, at::ScalarType dtype, at::Device device) {
   py::gil_scoped_acquire gil;
-  const py::object made = py::module_::import("torchcomms._cuda")
-                              .attr("empty_in_pool")(size, dtype, device);
+  const py::object made =
+      py::module_::import("torchcomms._cuda").attr("empty_in_pool")(size, dtype, device);
   return py::cast<at::Tensor>(made);
 }
 

@@ -165,8 +165,9 @@ void TorchComm::set_timeout(std::chrono::milliseconds timeout) {
 
 void TorchComm::wait_pending() {
   if (foreign_) {
-    throw_status(FC_ERR_UNSUPPORTED, "not supported: a backend in Python keeps no list of its works" +
-                                         to_string(site("wait_pending")));
+    throw_status(FC_ERR_UNSUPPORTED,
+                 "not supported: a backend in Python keeps no list of its works" +
+                     to_string(site("wait_pending")));
   }
   without_gil([this] {
     check(fc_comm_wait_pending(handle()));

@@ -1,5 +1,5 @@
-// A communicator of the ranks that are left. The others say nothing, so the store that the ranks met
-// on is asked for another meeting.
+// A communicator of the ranks that are left. The others say nothing, so the store that the ranks
+// met on is asked for another meeting.
 
 #include <algorithm>
 #include <set>
@@ -25,9 +25,9 @@ std::vector<int> without(const std::vector<int64_t>& excluded, int size, const S
     throw_invalid(site, {"a rank is excluded twice", "", limits, ""});
   }
   if (!gone.empty() && (*gone.begin() < 0 || *gone.rbegin() >= size)) {
-    throw_invalid(site, {"there is no such rank",
-                         std::to_string(*gone.begin() < 0 ? *gone.begin() : *gone.rbegin()), limits,
-                         ""});
+    throw_invalid(site,
+                  {"there is no such rank",
+                   std::to_string(*gone.begin() < 0 ? *gone.begin() : *gone.rbegin()), limits, ""});
   }
   if (gone.count(site.rank) > 0) {
     throw_invalid(site, {"this rank is excluded", std::to_string(site.rank), "a rank that stays",

@@ -569,7 +569,7 @@ def memory_of_a_backend() -> Any:
 def a_group_shrinks() -> Any:
     """The last rank leaves, also while an operation is on its way, which torch's own refuses."""
     staying = SIZE - 1
-    expected = [[float(sum(range(1, SIZE)))], RANK, staying] if RANK < staying else None
+    expected = [[float(sum(range(1, SIZE)))], RANK, staying] if staying > RANK else None
     if not OURS:
         return expected
     join()
