@@ -23,8 +23,7 @@ impl Outstanding {
     /// One is over.
     pub(crate) fn remove(&self) {
         // Sequentially consistent, as is the waiter's entry: one of the two sees the other.
-        if self.works.fetch_sub(1, Ordering::SeqCst) == 1
-            && self.waiting.load(Ordering::SeqCst) > 0
+        if self.works.fetch_sub(1, Ordering::SeqCst) == 1 && self.waiting.load(Ordering::SeqCst) > 0
         {
             drop(self.asleep.lock().unwrap_or_else(PoisonError::into_inner));
             self.none_left.notify_all();
