@@ -34,6 +34,7 @@ JOBS = {
     "pipeline": (2, 4),
     "tensor_parallel": (2, 4),
     "checkpoint": (2, 4),
+    "functional": (2, 4),
     "accelerated": (2, 4),
     "hf_trainer": (2, 4),
     "lightning_ddp": (2, 4),
