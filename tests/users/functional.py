@@ -1,4 +1,4 @@
-"""torch's functional collectives, eagerly and in graphs of torch.compile; their gradients; DTensor."""
+"""torch's functional collectives, eagerly and in graphs of torch.compile, and a sharded layer."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ JOBS = {
 }
 ENGINES = {"stock": "torch", "ours": "ferrocomm"}
 TOLERANCE = 1e-6
-# Of what is summed in 16 bits, by the name of the result; a few units of their last place.
-# docs/torch-distributed.md has the measurement.
-ROUGH = {"bf16 ": 4e-3, "fp16 ": 5e-4, "power ": 1e-5}
+# Of what is summed in 16 bits, by the name of the result: about what stock's own results change by
+# when its ranks change places, which docs/torch-distributed.md has.
+ROUGH = {"bf16 ": 1e-3, "fp16 ": 5e-5}
 LIMIT = 300
 
 
