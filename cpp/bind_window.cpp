@@ -36,10 +36,12 @@ void define_tensor(py::class_<Window, std::shared_ptr<Window>>& window) {
       .def("get_tensor", &Window::tensor)
       .def(
           "tensor_register",
-          [](Self self, const at::Tensor& tensor, bool owning, const Timeout& timeout) {
-            self.register_tensor(tensor, owning, limit(timeout));
+          [](Self self, const at::Tensor& tensor, bool owning, const Timeout& timeout,
+             const Hints& hints) {
+            self.register_tensor(tensor, owning, limit(timeout), hints.value_or(HintMap()));
           },
-          py::arg("tensor"), py::arg("owning") = true, py::arg("timeout") = py::none())
+          py::arg("tensor"), py::arg("owning") = true, py::arg("timeout") = py::none(),
+          py::arg("hints") = py::none())
       .def(
           "tensor_deregister",
           [](Self self, const Timeout& timeout) { self.deregister_tensor(limit(timeout)); },
@@ -107,7 +109,7 @@ void bind_window(py::module_& module) {
 
 std::shared_ptr<Window> new_window(const std::shared_ptr<TorchComm>& comm,
                                    const std::optional<at::Tensor>& tensor,
-                                   std::chrono::milliseconds timeout) {
+                                   std::chrono::milliseconds timeout, const HintMap& hints) {
   TORCH_CHECK_NOT_IMPLEMENTED(!comm->foreign(), "new_window: the backend '", comm->backend(),
                               "' is written in Python, which has no windows; use gloo or nccl");
   Hooked hooked(*comm, [&] {
@@ -116,7 +118,7 @@ std::shared_ptr<Window> new_window(const std::shared_ptr<TorchComm>& comm,
     return args;
   });
   auto window = std::make_shared<Window>(comm);
-  if (tensor) window->register_tensor(*tensor, true, timeout);
+  if (tensor) window->register_tensor(*tensor, true, timeout, hints);
   OpResult result;
   result.product = [window] { return py::cast(window).release().ptr(); };
   hooked.done(result);

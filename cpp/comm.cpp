@@ -81,7 +81,9 @@ std::shared_ptr<TorchComm> TorchComm::create(const CommSpec& spec,
   fc_store_table table = store_table(store);
   fc_comm* comm = nullptr;
   check(without_gil([&] { return fc_comm_create(&options, &table, &comm); }));
-  return std::make_shared<TorchComm>(own_comm(comm), spec);
+  auto made = std::make_shared<TorchComm>(own_comm(comm), spec);
+  made->store_ = store;
+  return made;
 }
 
 std::shared_ptr<TorchComm> create_unconfigured(const CommSpec& spec) {
@@ -110,7 +112,10 @@ TorchComm::TorchComm(std::shared_ptr<ForeignBackend> foreign, CommSpec spec)
       members_(Members::kFixed),
       rank_(spec.rank),
       size_(spec.size),
-      hints_(std::move(spec.hints)) {}
+      hints_(std::move(spec.hints)) {
+  // It is to see every operation.
+  hooks_->watchers.come();
+}
 
 void TorchComm::keep(const at::Tensor& tensor) {
   const std::lock_guard<std::mutex> lock(kept_mutex_);
@@ -161,6 +166,18 @@ void TorchComm::set_timeout(std::chrono::milliseconds timeout) {
   check(fc_comm_set_timeout(handle(), to_ns(timeout)));
 }
 
+void TorchComm::wait_pending() {
+  if (foreign_) {
+    throw_status(FC_ERR_UNSUPPORTED,
+                 "not supported: a backend in Python keeps no list of its works" +
+                     to_string(site("wait_pending")));
+  }
+  without_gil([this] {
+    check(fc_comm_wait_pending(handle()));
+    hooks_->completions.wait();
+  });
+}
+
 void TorchComm::finalize() {
   Hooked hooked(*this, [] { return OpArgs{OpName::kFinalize}; });
   try {
@@ -181,9 +198,9 @@ void TorchComm::finalize() {
 void TorchComm::let_go() {
   hooks_->clear();
   forget_memory();
-  std::map<const void*, at::Tensor> dropped;  // with no lock held
+  c10::intrusive_ptr<c10d::Store> left;  // with no lock held
   std::lock_guard<std::mutex> lock(mutex_);
-  dropped.swap(registered_);
+  left.swap(store_);
 }
 
 // The hooks' failure is raised last: whoever aborts must be rid of the communicator.
@@ -197,9 +214,9 @@ void TorchComm::abort() {
     foreign_->abort();
   } else {
     check(without_gil([this] { return fc_comm_abort(handle()); }));
-    forget_memory();
+    // One that follows in the place takes over what is registered.
+    if (!is_reconfigurable()) forget_memory();
   }
-  forget_memory();
   if (failure) std::rethrow_exception(failure);
 }
 
@@ -230,10 +247,11 @@ void TorchComm::tensor_register(const at::Tensor& tensor) {
     throw_invalid(where, {"the tensor is not contiguous", "", "", "register its whole storage"});
   }
   if (foreign_) return;
+  GilReleased released;
+  std::lock_guard<std::mutex> lock(memory_mutex_);
   const void* data = tensor.const_data_ptr();
-  check(without_gil([&] { return fc_comm_register(handle(), data, tensor.nbytes()); }));
-  std::lock_guard<std::mutex> lock(mutex_);
-  registered_.emplace(data, tensor);
+  check(fc_comm_register(handle(), data, tensor.nbytes()));
+  registered_.emplace(reinterpret_cast<uintptr_t>(data), Registered{tensor, nullptr});
 }
 
 void TorchComm::tensor_deregister(const at::Tensor& tensor) {
@@ -242,9 +260,14 @@ void TorchComm::tensor_deregister(const at::Tensor& tensor) {
   }
   if (foreign_) return;
   const void* data = tensor.const_data_ptr();
-  check(without_gil([&] { return fc_comm_deregister(handle(), data); }));
-  std::lock_guard<std::mutex> lock(mutex_);
-  registered_.erase(data);  // `tensor` holds the memory beyond this
+  Registered dropped;  // with no lock held: it may want the GIL
+  GilReleased released;
+  std::lock_guard<std::mutex> lock(memory_mutex_);
+  check(fc_comm_deregister(handle(), data));
+  const auto known = registered_.find(reinterpret_cast<uintptr_t>(data));
+  if (known == registered_.end()) return;
+  dropped = std::move(known->second);
+  registered_.erase(known);
 }
 
 std::shared_ptr<TorchComm> TorchComm::split(const std::vector<int>& ranks, const std::string& name,
@@ -279,7 +302,9 @@ std::shared_ptr<TorchComm> TorchComm::split_engine(const std::vector<int>& ranks
   spec.backend = backend_;
   spec.device = device_;
   spec.hints = hints();
-  return std::make_shared<TorchComm>(own_comm(comm), std::move(spec));
+  auto part = std::make_shared<TorchComm>(own_comm(comm), std::move(spec));
+  part->store_ = store();
+  return part;
 }
 
 }  // namespace ferrocomm

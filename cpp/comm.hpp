@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -85,9 +84,20 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   void tensor_register(const at::Tensor& tensor);
   void tensor_deregister(const at::Tensor& tensor);
   /// From now on every work knows how long it took.
-  void time_operations() { timed_ = true; }
+  void time_operations() {
+    if (!timed_.exchange(true)) hooks_->watchers.come();
+  }
   bool times_operations() const { return timed_.load(std::memory_order_relaxed); }
   TimeoutExtensions& extensions() const { return extensions_; }
+  /// Waits until what was started asynchronously is over, whatever came of it, and completion hooks
+  /// have been told.
+  void wait_pending();
+  /// Whether some ranks can go on without the others: the communicator was made over a store.
+  bool can_shrink() const;
+  /// Another communicator, of all ranks but the `excluded` ones, which do not call this and may be
+  /// gone. This one may have failed. `abort_first`: it is given up before, with what is pending.
+  std::shared_ptr<TorchComm> shrink(const std::vector<int64_t>& excluded, bool abort_first,
+                                    const std::string& name, std::chrono::milliseconds timeout);
   /// Waits for what is pending. May be repeated, and may follow an abort.
   void finalize();
   void abort();
@@ -149,10 +159,16 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   /// Lets go of what registered memory belongs to, once the engine knows none of it any more.
   void forget_memory();
 
-  // First, so that it goes last: memory stays as long as it is registered.
-  std::unordered_map<uintptr_t, std::shared_ptr<void>> memory_owners_;
-  std::mutex memory_mutex_;  // of the owners; nobody wants the GIL under it
+  // What keeps registered memory: the tensor that was registered, or else the memory's owner.
+  struct Registered {
+    at::Tensor tensor;
+    std::shared_ptr<void> owner;
+  };
+  // First, so that it goes last: memory stays as long as it is registered. By address.
+  std::unordered_map<uintptr_t, Registered> registered_;
+  std::mutex memory_mutex_;  // of what is registered; nobody wants the GIL under it
   void let_go();
+  c10::intrusive_ptr<c10d::Store> store() const;
   std::shared_ptr<TorchComm> split_engine(const std::vector<int>& ranks, const std::string& name,
                                           std::chrono::milliseconds timeout);
 
@@ -168,25 +184,27 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   const int rank_;
   const int size_;
   std::atomic<uint64_t> splits_{0};
+  std::atomic<uint64_t> shrinks_{0};
   std::mutex kept_mutex_;
   Tensors kept_;
 
   mutable std::mutex mutex_;  // of the members below; nothing is called under it
+  // Where its ranks met, or those of what it was split from; until it is finalized.
+  c10::intrusive_ptr<c10d::Store> store_;
   HintMap hints_;
-  std::map<const void*, at::Tensor> registered_;
   std::atomic<bool> timed_{false};
-  mutable TimeoutExtensions extensions_;
+  mutable TimeoutExtensions extensions_{hooks_->watchers};
 };
 
 template <typename F>
 Hooked::Hooked(const TorchComm& comm, F&& describe) {
-  if (comm.hooks()->watch_operations()) [[unlikely]]
+  if (comm.hooks()->watchers.any()) [[unlikely]]
     begin(comm, list(describe()));
 }
 
 template <typename F>
 Hooked::Hooked(const TorchComm& comm, const CallOptions& call, F&& describe) {
-  if (!comm.hooks()->watch_operations() && !comm.foreign()) [[likely]]
+  if (!comm.hooks()->watchers.any()) [[likely]]
     return;
   if (call.inner && !comm.foreign()) return;
   begin(comm, list(describe()));

@@ -75,11 +75,28 @@ struct OpResult {
   std::function<PyObject*()> product = nullptr;
 };
 
+/// How many watch the operations of a communicator, whatever they are: the one thing that a call
+/// looks at to find out that nobody does.
+class Watchers {
+ public:
+  /// A relaxed load.
+  bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+  void come() { count_.fetch_add(1, std::memory_order_relaxed); }
+  void go(size_t number = 1) { count_.fetch_sub(number, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<size_t> count_{0};
+};
+
 /// Functions that are called in the order of registration. A copy is taken to call them, so that
 /// they may register and remove; what is removed is not called any more.
 template <typename F>
 class HookList {
  public:
+  HookList() = default;
+  /// One whose functions are counted in `watchers`, too.
+  explicit HookList(Watchers& watchers) : watchers_(&watchers) {}
+
   /// Whether there is any. A relaxed load.
   bool any() const { return size_.load(std::memory_order_relaxed) != 0; }
 
@@ -88,6 +105,7 @@ class HookList {
     std::lock_guard<std::mutex> lock(mutex_);
     entries_.emplace_back(++last_, std::move(entry));
     size_ = entries_.size();
+    if (watchers_ != nullptr) watchers_->come();
     return last_;
   }
 
@@ -101,6 +119,7 @@ class HookList {
       gone->live = false;
       entries_.erase(it);
       size_ = entries_.size();
+      if (watchers_ != nullptr) watchers_->go();
       return true;
     }
     return false;
@@ -112,6 +131,7 @@ class HookList {
     gone.swap(entries_);
     for (const auto& [id, entry] : gone) entry->live = false;
     size_ = 0;
+    if (watchers_ != nullptr) watchers_->go(gone.size());
   }
 
   /// Calls them; the exception of one keeps the rest from being called.
@@ -145,6 +165,37 @@ class HookList {
   Entries entries_;
   uint64_t last_ = 0;
   std::atomic<size_t> size_{0};
+  Watchers* const watchers_ = nullptr;
+};
+
+/// Who is told of works that are over, and how many works have yet to be told of.
+class Completions {
+ public:
+  using Hook = std::function<void(const Completion&)>;
+
+  /// Its hooks are counted in `watchers`, too.
+  explicit Completions(Watchers& watchers) : hooks_(watchers) {}
+
+  /// Whether anybody wants to know. A relaxed load.
+  bool any() const { return hooks_.any(); }
+  uint64_t add(Hook hook) { return hooks_.add(std::move(hook)); }
+  bool remove(uint64_t id) { return hooks_.remove(id); }
+  void clear() { hooks_.clear(); }
+  /// Calls the hooks. What one raises reaches no caller, as whoever ends a work did not ask for it.
+  void run(const Completion& completion) const noexcept;
+
+  /// A work will be told of, or come to nothing.
+  void expect() { expected_.fetch_add(1); }
+  /// That has happened.
+  void came() {
+    if (expected_.fetch_sub(1) == 1) expected_.notify_all();
+  }
+  /// Waits until all have.
+  void wait() const;
+
+ private:
+  HookList<Hook> hooks_;
+  std::atomic<size_t> expected_{0};
 };
 
 /// A communicator's hooks.
@@ -153,16 +204,17 @@ struct Hooks {
   using Post = std::function<void(uint64_t op_id, const OpArgs& args, const OpResult& result)>;
   using Abort = std::function<void()>;
 
+  /// all but abort hooks, and whoever else wants to see operations: first, as they count in it
+  Watchers watchers;
   /// before an operation; its exception keeps the operation from being issued
-  HookList<Pre> pre;
+  HookList<Pre> pre{watchers};
   /// after it was issued
-  HookList<Post> post;
+  HookList<Post> post{watchers};
   /// before the communicator or the process is given up; may run more than once
   HookList<Abort> abort;
-  /// with the key of a work that is over and did not fail; short, without the GIL
-  CompletionHooks completions;
+  /// short, without the GIL
+  Completions completions{watchers};
 
-  bool watch_operations() const { return pre.any() || post.any(); }
   void clear();
   /// Runs all abort hooks, whatever they raise; returns the first exception.
   std::exception_ptr run_abort() const noexcept;
@@ -188,7 +240,7 @@ class ForeignBackend {
   virtual PyObject* implementation() = 0;
 };
 
-/// One operation with the hooks around it. Costs a few loads and branches where nobody watches:
+/// One operation with the hooks around it. Costs a load and a branch where nobody watches:
 ///
 ///     Hooked hooked(comm, [&] { return OpArgs{OpName::kNewWindow, false, {tensor}}; });
 ///     ...

@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -47,14 +48,25 @@ at::Tensor MemAllocator::empty(at::IntArrayRef size, at::ScalarType dtype) {
                                    std::nullopt);
 }
 
-MemAllocator& mem_allocator(const std::string& backend) {
+at::DataPtr share_memory(const at::Tensor& tensor, MemAllocator& allocator) {
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  // Of a copy on write, what is written to is the copy.
+  const void* from = storage.mutable_data();
+  if (storage.data_ptr().get_deleter() == free_block || storage.nbytes() == 0) return {};
+  at::DataPtr to = allocator.allocate(storage.nbytes());
+  std::memcpy(to.get(), from, storage.nbytes());
+  storage.set_allocator(&allocator);
+  return storage.set_data_ptr(std::move(to));
+}
+
+std::shared_ptr<MemAllocator> mem_allocator(const std::string& backend) {
   static std::mutex mutex;
   // Never destroyed: tensors may outlive everything else.
-  static auto& allocators = *new std::map<std::string, std::unique_ptr<MemAllocator>>();
+  static auto& allocators = *new std::map<std::string, std::shared_ptr<MemAllocator>>();
   std::lock_guard<std::mutex> lock(mutex);
   auto& allocator = allocators[backend];
-  if (!allocator) allocator = std::make_unique<MemAllocator>(backend);
-  return *allocator;
+  if (!allocator) allocator = std::make_shared<MemAllocator>(backend);
+  return allocator;
 }
 
 }  // namespace ferrocomm

@@ -16,17 +16,21 @@ Operation::Operation(const TorchComm& comm, c10d::OpType type, const char* name,
                         : std::make_shared<OperationState>(comm.shared_handle(), comm.device(),
                                                            site_, call.timeout)),
       stage_(site_, comm.device(), state_->holdings()) {
-  const auto& hooks = comm.hooks();
-  if (!call.group && hooks->completions.any()) [[unlikely]]
-    state_->report_to({hooks, &hooks->completions});
   if (!call.group) {
-    comm.extensions().apply(comm, state_, call_.timeout);
+    if (comm.hooks()->watchers.any()) [[unlikely]]
+      show();
     state_->set_timeout(call_.timeout);
-    if (comm.times_operations()) state_->keep_time();
   }
   // What joins a group is a part of the group's event.
   profiled_ = !call.group && profiled();
   if (profiled_) stage_.keep_inputs();
+}
+
+void Operation::show() {
+  const auto& hooks = comm_.hooks();
+  if (hooks->completions.any()) state_->report_to({hooks, &hooks->completions}, type_);
+  comm_.extensions().apply(comm_, state_, call_.timeout);
+  if (comm_.times_operations()) state_->keep_time();
 }
 
 void Operation::begin_profiled() {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "param_comms.hpp"
 #include "python_runtime.hpp"
@@ -84,6 +85,8 @@ class Operation {
   void set_call(const CallOptions& call) { call_ = call; }
 
  private:
+  /// To whoever watches the communicator.
+  void show();
   void begin_profiled();
   /// Where the factor lies on the device, as one element of `like`'s dtype that the operation
   /// holds; null where the reduction has none there.
@@ -96,6 +99,12 @@ class Operation {
     options.timeout_ns = std::chrono::nanoseconds(call_.timeout).count();
     options.premul_factor = factor;
     options.premul_device_factor = device_factor;
+    std::vector<fc_hint> hints;
+    if (call_.hints) [[unlikely]] {
+      for (const auto& [key, value] : *call_.hints) hints.push_back({key.c_str(), value.c_str()});
+      options.hints = hints.data();
+      options.hint_count = hints.size();
+    }
     if (profiled_) begin_profiled();
     fc_work* work = nullptr;
     // On streams nothing is over when the call returns, so there is always a work.

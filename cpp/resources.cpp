@@ -8,31 +8,31 @@ namespace ferrocomm {
 void TorchComm::register_memory(uintptr_t address, size_t bytes, std::shared_ptr<void> owner) {
   GilReleased released;
   std::lock_guard<std::mutex> lock(memory_mutex_);
-  if (memory_owners_.contains(address)) return;
+  if (registered_.contains(address)) return;
   check(fc_comm_register(handle(), reinterpret_cast<const void*>(address), bytes));
-  memory_owners_.emplace(address, std::move(owner));
+  registered_.emplace(address, Registered{{}, std::move(owner)});
 }
 
 size_t TorchComm::deregister_memory(const std::function<bool(void* owner)>& belongs) {
   std::vector<std::shared_ptr<void>> dropped;  // with no lock held: an owner may want the GIL
   GilReleased released;
   std::lock_guard<std::mutex> lock(memory_mutex_);
-  for (auto known = memory_owners_.begin(); known != memory_owners_.end();) {
-    if (!belongs(known->second.get())) {
+  for (auto known = registered_.begin(); known != registered_.end();) {
+    if (!known->second.owner || !belongs(known->second.owner.get())) {
       ++known;
       continue;
     }
     check(fc_comm_deregister(handle(), reinterpret_cast<const void*>(known->first)));
-    dropped.push_back(std::move(known->second));
-    known = memory_owners_.erase(known);
+    dropped.push_back(std::move(known->second.owner));
+    known = registered_.erase(known);
   }
   return dropped.size();
 }
 
 void TorchComm::forget_memory() {
-  std::unordered_map<uintptr_t, std::shared_ptr<void>> dropped;
+  std::unordered_map<uintptr_t, Registered> dropped;
   std::lock_guard<std::mutex> lock(memory_mutex_);
-  std::swap(dropped, memory_owners_);
+  std::swap(dropped, registered_);
 }
 
 void TorchComm::suspend() {

@@ -10,12 +10,11 @@ void TimeoutExtensions::add(std::chrono::milliseconds extension) {
   if (extension.count() <= 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
   extensions_.push_back({extension, nullptr});
-  any_ = true;
+  watchers_.come();
 }
 
-void TimeoutExtensions::lengthen(const TorchComm& comm,
-                                 const std::shared_ptr<OperationState>& state,
-                                 std::chrono::milliseconds& timeout) {
+void TimeoutExtensions::apply(const TorchComm& comm, const std::shared_ptr<OperationState>& state,
+                              std::chrono::milliseconds& timeout) {
   const auto usual = comm.timeout();
   const auto ended = take_ended();  // dropped after the lock: its tensors may want the GIL
   std::lock_guard<std::mutex> lock(mutex_);
@@ -41,7 +40,7 @@ std::vector<TimeoutExtensions::Extension> TimeoutExtensions::take_ended() {
   };
   std::copy_if(extensions_.begin(), extensions_.end(), std::back_inserter(ended), is_over);
   std::erase_if(extensions_, is_over);
-  any_ = !extensions_.empty();
+  watchers_.go(ended.size());
   return ended;
 }
 

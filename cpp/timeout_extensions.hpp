@@ -4,7 +4,6 @@
 // those has ended. Several add up, and each ends by itself.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -14,17 +13,19 @@ namespace ferrocomm {
 
 class OperationState;
 class TorchComm;
+class Watchers;
 
 class TimeoutExtensions {
  public:
+  /// `watchers` counts those that hold.
+  explicit TimeoutExtensions(Watchers& watchers) : watchers_(watchers) {}
+
   void add(std::chrono::milliseconds extension);
 
   /// Lengthens the time-out of an operation of `comm` by what holds now; zero stands for the
   /// communicator's. `state` is the operation's.
   void apply(const TorchComm& comm, const std::shared_ptr<OperationState>& state,
-             std::chrono::milliseconds& timeout) {
-    if (any_.load(std::memory_order_relaxed)) lengthen(comm, state, timeout);
-  }
+             std::chrono::milliseconds& timeout);
 
  private:
   struct Extension {
@@ -33,11 +34,9 @@ class TimeoutExtensions {
     std::shared_ptr<OperationState> first;
   };
 
-  void lengthen(const TorchComm& comm, const std::shared_ptr<OperationState>& state,
-                std::chrono::milliseconds& timeout);
   std::vector<Extension> take_ended();
 
-  std::atomic<bool> any_{false};
+  Watchers& watchers_;
   std::mutex mutex_;
   std::vector<Extension> extensions_;
 };

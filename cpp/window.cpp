@@ -2,10 +2,13 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <limits>
 #include <utility>
+
+#include "mem_allocator.hpp"
 
 namespace ferrocomm {
 namespace {
@@ -30,6 +33,15 @@ int as_rank(int64_t rank) {
   return rank < 0 || rank > std::numeric_limits<int>::max() ? -1 : static_cast<int>(rank);
 }
 
+// Whether `hints` have this one, and want it.
+bool is_wished(const Site& site, const HintMap& hints, const char* name) {
+  const auto hint = hints.find(name);
+  if (hint == hints.end() || hint->second == "false" || hint->second == "0") return false;
+  if (hint->second == "true" || hint->second == "1") return true;
+  throw_invalid(site, {std::string("the hint ") + name + " has no such value", hint->second,
+                       "true, 1, false or 0", ""});
+}
+
 [[noreturn]] void throw_not_registered(const Site& site) {
   throw_invalid(site, {"the window has no tensor", "", "a registered tensor",
                        "call tensor_register on all ranks first"});
@@ -48,8 +60,9 @@ std::shared_ptr<Window::Registered> Window::registered(const char* operation) {
 }
 
 void Window::register_tensor(const at::Tensor& tensor, bool owning,
-                             std::chrono::milliseconds timeout) {
+                             std::chrono::milliseconds timeout, const HintMap& hints) {
   const Site site = comm_->site("tensor_register");
+  const bool shares = is_wished(site, hints, "share_memory");
   Holdings holdings;
   Stage stage(site, comm_->device(), holdings);
   if (tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_contiguous()) {
@@ -59,7 +72,13 @@ void Window::register_tensor(const at::Tensor& tensor, bool owning,
     throw_invalid(site,
                   {"the tensor is a lazy view", "", "", "pass tensor.resolve_conj() or clone it"});
   }
-  const Buffer buffer = stage.output("tensor", tensor);
+  Buffer buffer = stage.output("tensor", tensor);
+  if (shares && has_streams(comm_->device())) {
+    throw_status(FC_ERR_UNSUPPORTED,
+                 "not supported: tensors of this device cannot be moved to memory that is shared; "
+                 "take one of get_mem_allocator" +
+                     to_string(site));
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (registered_ || registering_) {
@@ -68,7 +87,15 @@ void Window::register_tensor(const at::Tensor& tensor, bool owning,
     }
     registering_ = true;
   }
+  const auto over = c10::make_scope_exit([this] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    registering_ = false;
+  });
   auto fresh = std::make_shared<Registered>();
+  if (shares) {
+    fresh->before = share_memory(tensor, *mem_allocator(comm_->backend()));
+    buffer.data = tensor.mutable_data_ptr();
+  }
   fresh->watched.emplace(tensor.getIntrusivePtr());
   if (owning) fresh->owned = tensor;
   fresh->data = buffer.data;
@@ -81,13 +108,10 @@ void Window::register_tensor(const at::Tensor& tensor, bool owning,
     return fc_window_create(comm_->handle(), buffer.data, buffer.count * buffer.item_bytes,
                             &options, &window);
   });
-  {
+  if (status == FC_OK) {
+    fresh->handle = own_window(window);
     const std::lock_guard<std::mutex> lock(mutex_);
-    registering_ = false;
-    if (status == FC_OK) {
-      fresh->handle = own_window(window);
-      registered_ = std::move(fresh);
-    }
+    registered_ = std::move(fresh);
   }
   check(status);
 }

@@ -31,7 +31,10 @@ class Window : public std::enable_shared_from_this<Window> {
   const std::shared_ptr<TorchComm>& comm() const { return comm_; }
 
   /// Collective. The tensor is contiguous; `owning` keeps its memory until `deregister`.
-  void register_tensor(const at::Tensor& tensor, bool owning, std::chrono::milliseconds timeout);
+  /// The hint `share_memory` moves a tensor on the host to memory that the ranks of a machine
+  /// share.
+  void register_tensor(const at::Tensor& tensor, bool owning, std::chrono::milliseconds timeout,
+                       const HintMap& hints = {});
   /// Collective; returns when nobody uses the memory any more.
   void deregister_tensor(std::chrono::milliseconds timeout);
 
@@ -63,6 +66,8 @@ class Window : public std::enable_shared_from_this<Window> {
     at::Tensor owned;
     std::optional<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>> watched;
     void* data = nullptr;
+    // where the tensor lay before it was moved: somebody else may still use that
+    at::DataPtr before;
     std::vector<int64_t> sizes;
     at::TensorOptions options;
     size_t item_bytes = 1;
@@ -104,6 +109,6 @@ class C10dWindow final : public c10d::Window {
 /// see it as Python does. `timeout` zero: the communicator's.
 std::shared_ptr<Window> new_window(const std::shared_ptr<TorchComm>& comm,
                                    const std::optional<at::Tensor>& tensor,
-                                   std::chrono::milliseconds timeout);
+                                   std::chrono::milliseconds timeout, const HintMap& hints = {});
 
 }  // namespace ferrocomm

@@ -62,6 +62,20 @@ typedef struct fc_window fc_window;
 typedef struct fc_work fc_work;
 
 /**
+ * A hint: both strings are nul-terminated and borrowed for the call.
+ */
+typedef struct fc_hint {
+    /**
+     * name of the hint
+     */
+    const char *key;
+    /**
+     * its value
+     */
+    const char *value;
+} fc_hint;
+
+/**
  * Optional arguments of one operation. Start from `fc_op_options_init`; NULL means all defaults.
  */
 typedef struct fc_op_options {
@@ -93,6 +107,15 @@ typedef struct fc_op_options {
      * one. It is read when the operation runs, and stays valid as long as the buffers.
      */
     const void *premul_device_factor;
+    /**
+     * `hint_count` hints for this operation, or NULL. One that the engine does not know has no effect
+     * and is named in the log, once
+     */
+    const struct fc_hint *hints;
+    /**
+     * number of hints
+     */
+    size_t hint_count;
 } fc_op_options;
 
 /**
@@ -104,20 +127,6 @@ typedef int32_t fc_status;
  * Element type of a buffer. Values outside the list are refused, never undefined behaviour.
  */
 typedef uint32_t fc_dtype;
-
-/**
- * A hint: both strings are nul-terminated and borrowed for the call.
- */
-typedef struct fc_hint {
-    /**
-     * name of the hint
-     */
-    const char *key;
-    /**
-     * its value
-     */
-    const char *value;
-} fc_hint;
 
 /**
  * How a communicator is made. Start from `fc_comm_options_init`.
@@ -750,6 +759,12 @@ fc_status fc_comm_info(const struct fc_comm *comm, struct fc_string **json);
  * it again does nothing.
  */
 fc_status fc_comm_finalize(struct fc_comm *comm);
+
+/**
+ * Waits until every asynchronous operation is over that was started before, whatever came of it:
+ * works have the outcomes. Functions given to `fc_work_on_complete` may still run.
+ */
+fc_status fc_comm_wait_pending(struct fc_comm *comm);
 
 /**
  * Fails everything pending on this rank with `FC_ERR_ABORTED` and wakes its waiters. Never waits

@@ -159,12 +159,17 @@ class TorchCommWindow:
     def get_tensor(self) -> Tensor:
         """The registered tensor itself."""
     def tensor_register(
-        self, tensor: Tensor, owning: bool = True, timeout: timedelta | None = None
+        self,
+        tensor: Tensor,
+        owning: bool = True,
+        timeout: timedelta | None = None,
+        hints: Mapping[str, str] | None = None,
     ) -> None:
         """Lends a contiguous tensor to the other ranks: a collective.
 
         Ranks may register different sizes. Tensors of `torchcomms.get_mem_allocator` are the
-        fastest. With `owning` the window keeps the tensor's memory; else the caller does.
+        fastest, and the hint `share_memory` moves another one there. With `owning` the window keeps
+        the tensor's memory; else the caller does.
         """
     def tensor_deregister(self, timeout: timedelta | None = None) -> None:
         """Ends that: a collective, after which nobody uses the memory through the window."""
@@ -547,7 +552,10 @@ class TorchComm:
         hints: Mapping[str, str] | None = None,
         timeout: timedelta | None = None,
     ) -> TorchCommWindow:
-        """A window, of `tensor` where there is one: then it is a collective."""
+        """A window, of `tensor` where there is one: then it is a collective.
+
+        Hints are those of `TorchCommWindow.tensor_register`.
+        """
     def batch_op_create(self) -> BatchSendRecv:
         """An empty batch of sends and receives."""
 

@@ -50,6 +50,43 @@ class PreHookArgs:
 
 
 @dataclass(slots=True)
+class _PeerPreHookArgs(PreHookArgs):
+    """Arguments of what goes to or comes from one other rank."""
+
+    tensor: Tensor
+    peer: int
+    async_op: bool
+
+
+@dataclass(slots=True)
+class _GatherPreHookArgs(PreHookArgs):
+    """Arguments of what gives every rank a list."""
+
+    output: list[Tensor]
+    input: Tensor
+    async_op: bool
+
+
+@dataclass(slots=True)
+class _SinglePreHookArgs(PreHookArgs):
+    """Arguments of what takes and gives one tensor."""
+
+    output: Tensor
+    input: Tensor
+    async_op: bool
+
+
+@dataclass(slots=True)
+class _ReduceScatterPreHookArgs(PreHookArgs):
+    """Arguments of what combines lists."""
+
+    output: Tensor
+    input: list[Tensor]
+    op: ReduceOp
+    async_op: bool
+
+
+@dataclass(slots=True)
 class PostHookArgs:
     """What came of an operation that was issued."""
 
@@ -57,39 +94,38 @@ class PostHookArgs:
 
 
 @dataclass(slots=True)
-class SendPreHookArgs(PreHookArgs):
+class _WorkPostHookArgs(PostHookArgs):
+    """What came of an operation that has a work."""
+
+    work: TorchWork | None
+
+
+class SendPreHookArgs(_PeerPreHookArgs):
     """Arguments of `send`."""
 
-    op_name: ClassVar[OpName] = OpName.send
-    tensor: Tensor
-    peer: int
-    async_op: bool
+    __slots__ = ()
+    op_name = OpName.send
 
 
-@dataclass(slots=True)
-class SendPostHookArgs(PostHookArgs):
+class SendPostHookArgs(_WorkPostHookArgs):
     """What came of `send`."""
 
-    op_name: ClassVar[OpName] = OpName.send
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.send
 
 
-@dataclass(slots=True)
-class RecvPreHookArgs(PreHookArgs):
+class RecvPreHookArgs(_PeerPreHookArgs):
     """Arguments of `recv`."""
 
-    op_name: ClassVar[OpName] = OpName.recv
-    tensor: Tensor
-    peer: int
-    async_op: bool
+    __slots__ = ()
+    op_name = OpName.recv
 
 
-@dataclass(slots=True)
-class RecvPostHookArgs(PostHookArgs):
+class RecvPostHookArgs(_WorkPostHookArgs):
     """What came of `recv`."""
 
-    op_name: ClassVar[OpName] = OpName.recv
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.recv
 
 
 @dataclass(slots=True)
@@ -102,12 +138,11 @@ class BroadcastPreHookArgs(PreHookArgs):
     async_op: bool
 
 
-@dataclass(slots=True)
-class BroadcastPostHookArgs(PostHookArgs):
+class BroadcastPostHookArgs(_WorkPostHookArgs):
     """What came of `broadcast`."""
 
-    op_name: ClassVar[OpName] = OpName.broadcast
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.broadcast
 
 
 @dataclass(slots=True)
@@ -120,12 +155,11 @@ class AllReducePreHookArgs(PreHookArgs):
     async_op: bool
 
 
-@dataclass(slots=True)
-class AllReducePostHookArgs(PostHookArgs):
+class AllReducePostHookArgs(_WorkPostHookArgs):
     """What came of `all_reduce`."""
 
-    op_name: ClassVar[OpName] = OpName.all_reduce
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.all_reduce
 
 
 @dataclass(slots=True)
@@ -139,104 +173,81 @@ class ReducePreHookArgs(PreHookArgs):
     async_op: bool
 
 
-@dataclass(slots=True)
-class ReducePostHookArgs(PostHookArgs):
+class ReducePostHookArgs(_WorkPostHookArgs):
     """What came of `reduce`."""
 
-    op_name: ClassVar[OpName] = OpName.reduce
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.reduce
 
 
-@dataclass(slots=True)
-class AllGatherPreHookArgs(PreHookArgs):
+class AllGatherPreHookArgs(_GatherPreHookArgs):
     """Arguments of `all_gather`."""
 
-    op_name: ClassVar[OpName] = OpName.all_gather
-    output: list[Tensor]
-    input: Tensor
-    async_op: bool
+    __slots__ = ()
+    op_name = OpName.all_gather
 
 
-@dataclass(slots=True)
-class AllGatherPostHookArgs(PostHookArgs):
+class AllGatherPostHookArgs(_WorkPostHookArgs):
     """What came of `all_gather`."""
 
-    op_name: ClassVar[OpName] = OpName.all_gather
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.all_gather
 
 
-@dataclass(slots=True)
-class AllGatherVPreHookArgs(PreHookArgs):
+class AllGatherVPreHookArgs(_GatherPreHookArgs):
     """Arguments of `all_gather_v`."""
 
-    op_name: ClassVar[OpName] = OpName.all_gather_v
-    output: list[Tensor]
-    input: Tensor
-    async_op: bool
+    __slots__ = ()
+    op_name = OpName.all_gather_v
 
 
-@dataclass(slots=True)
-class AllGatherVPostHookArgs(PostHookArgs):
+class AllGatherVPostHookArgs(_WorkPostHookArgs):
     """What came of `all_gather_v`."""
 
-    op_name: ClassVar[OpName] = OpName.all_gather_v
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.all_gather_v
 
 
-@dataclass(slots=True)
-class AllGatherSinglePreHookArgs(PreHookArgs):
+class AllGatherSinglePreHookArgs(_SinglePreHookArgs):
     """Arguments of `all_gather_single`."""
 
-    op_name: ClassVar[OpName] = OpName.all_gather_single
-    output: Tensor
-    input: Tensor
-    async_op: bool
+    __slots__ = ()
+    op_name = OpName.all_gather_single
 
 
-@dataclass(slots=True)
-class AllGatherSinglePostHookArgs(PostHookArgs):
+class AllGatherSinglePostHookArgs(_WorkPostHookArgs):
     """What came of `all_gather_single`."""
 
-    op_name: ClassVar[OpName] = OpName.all_gather_single
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.all_gather_single
 
 
-@dataclass(slots=True)
-class ReduceScatterPreHookArgs(PreHookArgs):
+class ReduceScatterPreHookArgs(_ReduceScatterPreHookArgs):
     """Arguments of `reduce_scatter`."""
 
-    op_name: ClassVar[OpName] = OpName.reduce_scatter
-    output: Tensor
-    input: list[Tensor]
-    op: ReduceOp
-    async_op: bool
+    __slots__ = ()
+    op_name = OpName.reduce_scatter
 
 
-@dataclass(slots=True)
-class ReduceScatterPostHookArgs(PostHookArgs):
+class ReduceScatterPostHookArgs(_WorkPostHookArgs):
     """What came of `reduce_scatter`."""
 
-    op_name: ClassVar[OpName] = OpName.reduce_scatter
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.reduce_scatter
 
 
-@dataclass(slots=True)
-class ReduceScatterVPreHookArgs(PreHookArgs):
+class ReduceScatterVPreHookArgs(_ReduceScatterPreHookArgs):
     """Arguments of `reduce_scatter_v`."""
 
-    op_name: ClassVar[OpName] = OpName.reduce_scatter_v
-    output: Tensor
-    input: list[Tensor]
-    op: ReduceOp
-    async_op: bool
+    __slots__ = ()
+    op_name = OpName.reduce_scatter_v
 
 
-@dataclass(slots=True)
-class ReduceScatterVPostHookArgs(PostHookArgs):
+class ReduceScatterVPostHookArgs(_WorkPostHookArgs):
     """What came of `reduce_scatter_v`."""
 
-    op_name: ClassVar[OpName] = OpName.reduce_scatter_v
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.reduce_scatter_v
 
 
 @dataclass(slots=True)
@@ -250,30 +261,25 @@ class ReduceScatterSinglePreHookArgs(PreHookArgs):
     async_op: bool
 
 
-@dataclass(slots=True)
-class ReduceScatterSinglePostHookArgs(PostHookArgs):
+class ReduceScatterSinglePostHookArgs(_WorkPostHookArgs):
     """What came of `reduce_scatter_single`."""
 
-    op_name: ClassVar[OpName] = OpName.reduce_scatter_single
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.reduce_scatter_single
 
 
-@dataclass(slots=True)
-class AllToAllSinglePreHookArgs(PreHookArgs):
+class AllToAllSinglePreHookArgs(_SinglePreHookArgs):
     """Arguments of `all_to_all_single`."""
 
-    op_name: ClassVar[OpName] = OpName.all_to_all_single
-    output: Tensor
-    input: Tensor
-    async_op: bool
+    __slots__ = ()
+    op_name = OpName.all_to_all_single
 
 
-@dataclass(slots=True)
-class AllToAllSinglePostHookArgs(PostHookArgs):
+class AllToAllSinglePostHookArgs(_WorkPostHookArgs):
     """What came of `all_to_all_single`."""
 
-    op_name: ClassVar[OpName] = OpName.all_to_all_single
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.all_to_all_single
 
 
 @dataclass(slots=True)
@@ -288,12 +294,11 @@ class AllToAllVSinglePreHookArgs(PreHookArgs):
     async_op: bool
 
 
-@dataclass(slots=True)
-class AllToAllVSinglePostHookArgs(PostHookArgs):
+class AllToAllVSinglePostHookArgs(_WorkPostHookArgs):
     """What came of `all_to_all_v_single`."""
 
-    op_name: ClassVar[OpName] = OpName.all_to_all_v_single
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.all_to_all_v_single
 
 
 @dataclass(slots=True)
@@ -306,12 +311,11 @@ class AllToAllPreHookArgs(PreHookArgs):
     async_op: bool
 
 
-@dataclass(slots=True)
-class AllToAllPostHookArgs(PostHookArgs):
+class AllToAllPostHookArgs(_WorkPostHookArgs):
     """What came of `all_to_all`."""
 
-    op_name: ClassVar[OpName] = OpName.all_to_all
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.all_to_all
 
 
 @dataclass(slots=True)
@@ -322,12 +326,11 @@ class BarrierPreHookArgs(PreHookArgs):
     async_op: bool
 
 
-@dataclass(slots=True)
-class BarrierPostHookArgs(PostHookArgs):
+class BarrierPostHookArgs(_WorkPostHookArgs):
     """What came of `barrier`."""
 
-    op_name: ClassVar[OpName] = OpName.barrier
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.barrier
 
 
 @dataclass(slots=True)
@@ -341,12 +344,11 @@ class ScatterPreHookArgs(PreHookArgs):
     async_op: bool
 
 
-@dataclass(slots=True)
-class ScatterPostHookArgs(PostHookArgs):
+class ScatterPostHookArgs(_WorkPostHookArgs):
     """What came of `scatter`."""
 
-    op_name: ClassVar[OpName] = OpName.scatter
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.scatter
 
 
 @dataclass(slots=True)
@@ -360,12 +362,11 @@ class GatherPreHookArgs(PreHookArgs):
     async_op: bool
 
 
-@dataclass(slots=True)
-class GatherPostHookArgs(PostHookArgs):
+class GatherPostHookArgs(_WorkPostHookArgs):
     """What came of `gather`."""
 
-    op_name: ClassVar[OpName] = OpName.gather
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.gather
 
 
 @dataclass(slots=True)
@@ -379,12 +380,11 @@ class GatherSinglePreHookArgs(PreHookArgs):
     async_op: bool
 
 
-@dataclass(slots=True)
-class GatherSinglePostHookArgs(PostHookArgs):
+class GatherSinglePostHookArgs(_WorkPostHookArgs):
     """What came of `gather_single`."""
 
-    op_name: ClassVar[OpName] = OpName.gather_single
-    work: TorchWork | None
+    __slots__ = ()
+    op_name = OpName.gather_single
 
 
 @dataclass(slots=True)

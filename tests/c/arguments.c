@@ -44,6 +44,35 @@ static void operations(fc_comm* comm) {
   CHECK(work == (fc_work*)data, "outputs are left alone on failure");
 }
 
+/* Counts the records that name the hint. */
+static void hear(void* ctx, fc_log_level level, const char* target, const char* message) {
+  (void)target;
+  if (level == FC_LOG_WARN && strstr(message, "colour") != NULL) {
+    __atomic_add_fetch((int*)ctx, 1, __ATOMIC_RELAXED);
+  }
+}
+
+static void hints(fc_comm* comm) {
+  static int heard;
+  CHECK_OK(fc_set_log_callback(hear, &heard, FC_LOG_WARN));
+  const fc_hint unknown = {"colour", "blue"};
+  fc_op_options options;
+  fc_op_options_init(&options);
+  CHECK(options.hints == NULL && options.hint_count == 0, "no hints unless they are set");
+  options.hints = &unknown;
+  options.hint_count = 1;
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(fc_comm_barrier(comm, &options, NULL));
+  }
+  CHECK(__atomic_load_n(&heard, __ATOMIC_RELAXED) == 1, "an unknown hint is named once");
+  options.hints = NULL;
+  CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_barrier(comm, &options, NULL));
+  const fc_hint nameless = {NULL, "blue"};
+  options.hints = &nameless;
+  CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_barrier(comm, &options, NULL));
+  CHECK_TEXT("hint key");
+}
+
 static void options(fc_comm* comm) {
   fc_op_options options;
   fc_op_options_init(&options);
@@ -73,6 +102,7 @@ static void options(fc_comm* comm) {
 
 static void handles(fc_comm* comm) {
   CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_barrier(NULL, NULL, NULL));
+  CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_wait_pending(NULL));
   CHECK_TEXT("communicator is NULL");
   CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_work_wait(NULL, 0));
   CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_state(comm, NULL));
@@ -129,6 +159,7 @@ static void queries(void) {
 void test_arguments(fc_comm* comm) {
   operations(comm);
   options(comm);
+  hints(comm);
   handles(comm);
   splits(comm);
   batches(comm);

@@ -27,7 +27,9 @@ using ferrocomm::Error;
 using ferrocomm::Nanoseconds;
 using ferrocomm::OpOptions;
 using ferrocomm::Options;
+using ferrocomm::SharedMemory;
 using ferrocomm::Span;
+using ferrocomm::Window;
 using ferrocomm::Work;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -40,10 +42,13 @@ Tally& tally() {
 namespace {
 
 static_assert(!std::is_copy_constructible_v<Communicator> && !std::is_copy_assignable_v<Work> &&
-              !std::is_copy_constructible_v<Batch>);
+              !std::is_copy_constructible_v<Batch> && !std::is_copy_constructible_v<Window> &&
+              !std::is_copy_constructible_v<SharedMemory<int>>);
 static_assert(std::is_nothrow_move_constructible_v<Communicator> &&
               std::is_nothrow_move_assignable_v<Work> &&
-              std::is_nothrow_move_constructible_v<Batch>);
+              std::is_nothrow_move_constructible_v<Batch> &&
+              std::is_nothrow_move_constructible_v<Window> &&
+              std::is_nothrow_move_constructible_v<SharedMemory<int>>);
 
 // One file per key, put in place by a rename.
 class FolderStore final : public ferrocomm::Store {
@@ -187,6 +192,55 @@ void groups(Communicator& comm) {
   }
 }
 
+// Each rank writes to the next one's `memory`, of 64 elements, and reads it back.
+void one_sided(Communicator& comm, Span<std::int32_t> memory, bool shared) {
+  const int next = (comm.rank() + 1) % comm.size();
+  const int previous = (comm.rank() + comm.size() - 1) % comm.size();
+  Window made(comm, memory);
+  Window window = std::move(made);
+  CHECK(made.handle() == nullptr && window.bytes(next) == 64 * sizeof(std::int32_t));
+  const std::vector<std::int32_t> values{comm.rank(), comm.rank() + 10};
+  for (std::size_t round = 0; round < 3; round++) {
+    window.put(Span<const std::int32_t>(values), next, 2 * round);
+    window.signal(next);
+    window.wait_signal(previous);
+    CHECK(memory.data()[2 * round] == previous && memory.data()[2 * round + 1] == previous + 10);
+  }
+  Work given = window.async().put_signal(Span<const std::int32_t>(values), next, 62);
+  given.wait();
+  window.async().wait_signal(previous).wait();
+  CHECK(memory.data()[63] == previous + 10);
+  std::vector<std::int32_t> back(2);
+  window.get(Span<std::int32_t>(back), next, 62);
+  CHECK(back == values);
+
+  CHECK(window.is_unified(comm.rank()) && window.map<std::int32_t>(comm.rank()).size() == 64);
+  if (shared || comm.size() == 1) {
+    CHECK(window.is_unified(next) && window.map<std::int32_t>(next).data()[63] == values[1]);
+  } else {
+    CHECK(!window.is_unified(next));
+    CHECK_THROWS(FC_ERR_UNSUPPORTED, "no address", window.map<std::int32_t>(next));
+  }
+  CHECK_THROWS(FC_ERR_INVALID_ARGUMENT, "window",
+               window.put(Span<const std::int32_t>(values), next, 63));
+  OpOptions brief;
+  brief.timeout = milliseconds(50);
+  CHECK_THROWS(FC_ERR_TIMEOUT, "wait_signal", window.wait_signal(previous, brief));
+  window.deregister();
+  CHECK_THROWS(FC_ERR_STATE, "window", window.signal(next));
+}
+
+void windows(Communicator& comm) {
+  std::vector<std::int32_t> plain(64);
+  one_sided(comm, Span<std::int32_t>(plain), false);
+  SharedMemory<std::int32_t> first(64);
+  SharedMemory<std::int32_t> memory(1);
+  memory = std::move(first);
+  CHECK(memory.size() == 64);
+  one_sided(comm, Span<std::int32_t>(memory), true);
+  CHECK_THROWS(FC_ERR_UNSUPPORTED, "no engine", SharedMemory<int>(1, "none"));
+}
+
 void members_change() {
   Options options;
   options.name = "elastic";
@@ -217,6 +271,7 @@ void run_rank(const fs::path& folder, const std::string& name, int rank, int siz
   works(comm);
   batches(comm);
   groups(comm);
+  windows(comm);
   members_change();
   CHECK_THROWS(FC_ERR_INVALID_ARGUMENT, "root", comm.broadcast(Span<int>(), size));
   CHECK(comm.error().empty() && comm.sequence() > 0);

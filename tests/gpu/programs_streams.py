@@ -223,6 +223,47 @@ def memory_pools() -> Any:
     return None
 
 
+@program
+def memory_of_a_backend() -> Any:
+    if not OURS:
+        return None  # torch's own backend has none on this device
+    import torchcomms
+
+    join()
+    backend = dist.group.WORLD._get_backend(device())
+    assert backend.supports_tensor_alloc(device())
+    assert backend.mem_allocator is torchcomms.get_mem_allocator("nccl")
+    tensor = backend.allocate_tensor(4, dtype=torch.float32, device=device())
+    tensor.copy_(torch.full((4,), RANK + 1.0))
+    dist.all_reduce(tensor)
+    assert seen(tensor) == [sum(range(1, SIZE + 1))] * 4
+    del tensor
+    dist.destroy_process_group()
+    return None
+
+
+@program
+def a_group_shrinks() -> Any:
+    """The last rank leaves, also while an operation is on its way, which torch's own refuses."""
+    staying = SIZE - 1
+    expected = [[float(sum(range(1, SIZE)))], RANK, staying] if staying > RANK else None
+    if not OURS:
+        return expected
+    join()
+    group = dist.new_group(device_id=device())
+    dist.all_reduce(made([1.0]), group=group)
+    found = None
+    if RANK < SIZE - 1:
+        smaller = dist.shrink_group([SIZE - 1], group)
+        tensor = made([RANK + 1.0])
+        dist.all_reduce(tensor, group=smaller)
+        found = [seen(tensor), smaller.rank(), smaller.size()]
+        dist.destroy_process_group(smaller)
+    dist.barrier()
+    dist.destroy_process_group()
+    return found
+
+
 def registered(address: int = 0, size: int = 0) -> int:
     """How many registrations with NCCL cover memory, or how many there are: the simulator knows."""
     count = ctypes.CDLL("libnccl.so.2").simgpuNcclRegistered

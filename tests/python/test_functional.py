@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from compiled_methods import every_method
+from compiled_methods import asynchronous_methods, every_method
 from ranks import Rank
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
@@ -145,14 +145,33 @@ def test_graphs_are_made_per_communicator(job):
     job(what_graphs_do, 2, limit=180)
 
 
+def derivatives_of_asynchronous_methods(comm: torchcomms.TorchComm) -> None:
+    x = inputs()[comm.get_rank()].requires_grad_()
+    functions = [
+        functional.all_reduce(comm, x),
+        functional.broadcast(comm, x, 1),
+        functional.all_gather_single(comm, x),
+        functional.reduce_scatter_single(comm, x),
+        functional.all_to_all_single(comm, x),
+    ]
+    (wanted,) = torch.autograd.grad(loss_of(functions, comm.get_rank()), x)
+    methods = torch.compile(asynchronous_methods, fullgraph=True, backend="aot_eager")(comm, x)
+    torch.testing.assert_close(methods, functions)
+    (found,) = torch.autograd.grad(loss_of(methods, comm.get_rank()), x)
+    torch.testing.assert_close(found, wanted)
+
+
 def methods_in_a_graph(me: Rank) -> None:
     _methods.patch()
     comm = me.comm()
     x = torch.arange(12.0).view(4, 3) + 100 * me.rank
-    plain = every_method(comm, x)
-    compiled = torch.compile(every_method, fullgraph=True, backend="eager")(comm, x)
-    assert all(map(torch.equal, plain, compiled))
-    assert len(plain) == len(compiled)
+    for asynchronous in (False, True):
+        plain = every_method(comm, x, asynchronous)
+        traced = torch.compile(every_method, fullgraph=True, backend="eager")
+        compiled = traced(comm, x, asynchronous)
+        assert all(map(torch.equal, plain, compiled))
+        assert len(plain) == len(compiled)
+    derivatives_of_asynchronous_methods(comm)
 
     @torch.compile(fullgraph=True, backend="eager")
     def limited() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torchcomms import __main__
-from torchcomms._selftest import _checks, _command
+from torchcomms._selftest import _checks, _command, _wrong
 
 
 def test_it_passes_with_a_progress_bar_on_a_terminal():
@@ -46,7 +46,16 @@ def test_it_passes_with_a_progress_bar_on_a_terminal():
     lines = done.stdout.splitlines()
     assert lines[-1].startswith("selftest passed: 2 ranks on gloo, shm")
     tried = {line.split()[1] for line in lines[:-1]}
-    assert {"all_reduce", "scatter", "send_recv", "batch", "split", "time-out"} <= tried
+    assert {
+        "all_reduce",
+        "scatter",
+        "send_recv",
+        "batch",
+        "split",
+        "window",
+        "reconfigure",
+        "time-out",
+    } <= tried
     assert all(line.startswith("ok") for line in lines[:-1])
     assert b"[####" in shown
 
@@ -88,7 +97,7 @@ def test_a_wrong_element_is_seen(dtype):
     right = torch.tensor([1, 0, 1]).to(dtype)
     wrong = torch.tensor([1, 1, 1]).to(dtype)
     _checks._same(right, right.clone())
-    with pytest.raises(_checks.Wrong, match="expected"):
+    with pytest.raises(_wrong.Wrong, match="expected"):
         _checks._same(wrong, right)
 
 

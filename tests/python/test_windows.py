@@ -48,6 +48,11 @@ def test_a_dropped_window_leaves_its_memory_to_the_others(job_over):
     job_over(windows.dropped_without_word, 2, Place(memory="allocator"))
 
 
+def test_a_tensor_can_be_moved_to_shared_memory(job):
+    env = {"FERROCOMM_HOST_TRANSPORT": "shm"}
+    job(windows.moved_to_shared_memory, 2, env=env)
+
+
 @pytest.mark.parametrize("memory", ["allocator", "plain"])
 def test_windows_of_torch_distributed(job_over, memory):
     job_over(windows.through_torch_distributed, 2, Place(memory=memory))

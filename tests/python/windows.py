@@ -225,6 +225,42 @@ def shared_view(comm: torchcomms.TorchComm, place: Place) -> str:
     return str(access.name)
 
 
+def moved_to_shared_memory(me: Rank) -> None:
+    """The hint `share_memory` moves the tensor, its views and its values."""
+    comm = Place().comm(me)
+    rank, size = comm.get_rank(), comm.get_size()
+    following, last = (rank + 1) % size, (rank - 1) % size
+    own = torch.arange(8) + 100 * rank
+    view, outside = own[2:4], own.numpy()
+    for value in ("false", "0"):
+        window = comm.new_window(own, hints={"share_memory": value})
+        assert window.get_attr(following).access_type != UNIFIED
+        window.tensor_deregister()
+    with pytest.raises(ValueError, match=r"hint share_memory has no such value.*maybe"):
+        comm.new_window(own, hints={"share_memory": "maybe"})
+    before = own.data_ptr()
+    window = comm.new_window(own, hints={"share_memory": "true"})
+    assert window.get_attr(following).access_type == UNIFIED
+    assert own.data_ptr() != before
+    assert view.data_ptr() == own.data_ptr() + 16
+    assert own.tolist() == [n + 100 * rank for n in range(8)]
+    window.put(torch.tensor([-1 - rank]), following, 2)
+    window.signal(following)
+    window.wait_signal(last)
+    assert view.tolist() == [-1 - last, 3 + 100 * rank]
+    assert window.map_remote_tensor(following)[7] == 7 + 100 * following
+    # Who had the memory before keeps it, as it was.
+    assert outside.tolist() == [n + 100 * rank for n in range(8)]
+    window.tensor_deregister()
+    # What lies there stays there.
+    before = own.data_ptr()
+    window.tensor_register(own, hints={"share_memory": "1"})
+    assert own.data_ptr() == before
+    window.tensor_deregister()
+    assert own[2] == -1 - last
+    comm.finalize()
+
+
 def waits(comm: torchcomms.TorchComm, place: Place) -> None:
     """A wait that times out names whom it waited for, and takes no signal."""
     rank, size = comm.get_rank(), comm.get_size()

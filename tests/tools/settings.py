@@ -34,6 +34,14 @@ OWN: tuple[Setting, ...] = (
         "`auto`: shared memory within a machine, TCP between machines",
     ),
     Setting(
+        ("FERROCOMM_TCP_STREAMS",),
+        (
+            "how many connections carry messages of 1 MB and more from a process to another one: "
+            "1 to 16, or `auto`. They are opened with the first such message"
+        ),
+        "`auto`: 4 between machines, 1 within one",
+    ),
+    Setting(
         ("FERROCOMM_DIRECT_READS",),
         (
             "whether ranks of one machine read large buffers in one another's memory "
@@ -284,6 +292,15 @@ HINTS: tuple[Setting, ...] = (
             "when data is first exchanged; `false` and `0` turn it off"
         ),
     ),
+    Setting(
+        ("share_memory",),
+        "`new_window`, `TorchCommWindow.tensor_register`",
+        (
+            "`true` and `1` move the tensor's storage to memory that the ranks of this machine "
+            "share, so that they write to it as fast as they copy; what else points to the old "
+            "memory no longer sees the tensor. CPU tensors only"
+        ),
+    ),
 )
 
 NCCL_HINTS: tuple[Setting, ...] = (
@@ -356,7 +373,8 @@ an error that names variable and value; in `FERROCOMM_RECORDER_ENTRIES`, a warni
 ## Hints
 
 Hints are pairs of strings given to `new_comm(hints=...)`, to operations, and to
-`fc_comm_options.hints`. A hint that the engine does not know has no effect.
+`fc_comm_options.hints`. A hint that the engine does not know has no effect; one of an operation is
+named in the log, once. A known one with a value that it does not have is an error.
 
 {hints}
 

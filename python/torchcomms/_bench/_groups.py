@@ -25,7 +25,7 @@ from torchcomms._bench._cells import available_memory
 LIMIT = 240.0
 # A rank that was forked after torch was imported takes about this much of its own.
 MEMORY_OF_A_RANK = 100 << 20
-NEW_GROUPS = 3
+NEW_GROUPS = 9  # the first of a process loads code that the others find
 ROUNDS = 2
 CHURN_RANKS = 2
 CHURN_SAMPLES = (4, 2, 1)  # fractions of the whole at which the process is looked at

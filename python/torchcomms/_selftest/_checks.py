@@ -20,6 +20,8 @@ from torch._C._distributed_c10d import PrefixStore
 
 import torchcomms
 from torchcomms import ReduceOp, TorchComm, objcol
+from torchcomms._selftest import _members, _windows
+from torchcomms._selftest._wrong import Wrong
 
 _INTEGERS = (
     torch.uint8,
@@ -53,10 +55,6 @@ class Check:
     line: str
     name: str
     run: Callable[[], None]
-
-
-class Wrong(AssertionError):
-    """A result that is not the right one."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +256,7 @@ _MOVES = (
 _REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single")
 
 
-def checks(comm: TorchComm, another: Callable[[str], TorchComm]) -> Iterator[Check]:
+def checks(comm: TorchComm, another: Callable[..., TorchComm]) -> Iterator[Check]:
     """All checks, in the order in which every rank runs them.
 
     Args:
@@ -287,6 +285,15 @@ def checks(comm: TorchComm, another: Callable[[str], TorchComm]) -> Iterator[Che
     yield Check("barrier", "", lambda: _none(comm.barrier()))
     yield Check("objects", "", lambda: _objects(comm))
     yield Check("split", "", lambda: _split(comm))
+    if comm.get_device().type == "cpu":
+        yield Check("window", "plain memory", lambda: _windows.plain(comm))
+    yield Check("window", "the allocator's memory", lambda: _windows.allocated(comm))
+    yield Check("window", "time-out", lambda: _windows.time_out(comm, another("signal")))
+    yield Check(
+        "reconfigure",
+        "order and number",
+        lambda: _members.members(comm, another("members", enable_reconfigure=True)),
+    )
     yield Check("time-out", "names the rank", lambda: _time_out(comm, another("time-out")))
     yield Check("abort", "", lambda: _abort(comm, another("abort")))
 
@@ -396,12 +403,12 @@ def _abort(comm: TorchComm, victim: TorchComm) -> None:
     comm.barrier()
 
 
-def communicators(device: torch.device, store: Any) -> Callable[[str], TorchComm]:
+def communicators(device: torch.device, store: Any) -> Callable[..., TorchComm]:
     """Makes communicators over all ranks of the test, each on a key space of its own."""
     backend = "gloo" if device.type == "cpu" else "nccl"
     numbers = itertools.count()
 
-    def make(name: str) -> TorchComm:
+    def make(name: str, enable_reconfigure: bool = False) -> TorchComm:
         return torchcomms.new_comm(
             backend,
             device,
@@ -409,6 +416,7 @@ def communicators(device: torch.device, store: Any) -> Callable[[str], TorchComm
             timeout=timedelta(seconds=15),
             store=PrefixStore(f"{next(numbers)}", store),
             name=f"selftest {name}",
+            enable_reconfigure=enable_reconfigure,
         )
 
     return make

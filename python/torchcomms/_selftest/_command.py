@@ -148,9 +148,9 @@ class Results:
     def summary(self, seconds: float) -> str:
         """The report."""
         lines = [
-            f"ok       {line:<22}{count:>5} checks"
+            f"{'ok' if self.counts[line] else '--':<9}{line:<22}{self.counts[line]:>5} checks"
             + (f", {self.skipped[line]} not offered" if self.skipped[line] else "")
-            for line, count in self.counts.items()
+            for line in dict.fromkeys((*self.counts, *self.skipped))
         ]
         lines += [f"FAILED   {fault}" for fault in (*self.faults, *self.lost)]
         verdict = "passed" if self.passed() else "FAILED"

@@ -14,6 +14,7 @@ import torch
 from torch._C._distributed_c10d import FileStore
 
 from torchcomms._selftest import _checks
+from torchcomms._selftest._wrong import Wrong
 
 
 def main() -> int:
@@ -38,7 +39,7 @@ def main() -> int:
         except NotImplementedError as error:
             # Raised before anything moves, on every rank: what NCCL does not have.
             report(check.line, check.name, str(error), skipped=comm.get_backend() != "gloo")
-        except _checks.Wrong as error:
+        except Wrong as error:
             report(check.line, check.name, str(error))
         except (RuntimeError, ValueError) as error:
             report(check.line, check.name, f"{type(error).__name__}: {error}")

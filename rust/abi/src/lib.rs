@@ -182,6 +182,11 @@ pub struct fc_op_options {
     /// `premul_factor` where it is not NULL: one element of the operation's dtype, real for a complex
     /// one. It is read when the operation runs, and stays valid as long as the buffers.
     pub premul_device_factor: *const c_void,
+    /// `hint_count` hints for this operation, or NULL. One that the engine does not know has no effect
+    /// and is named in the log, once
+    pub hints: *const fc_hint,
+    /// number of hints
+    pub hint_count: usize,
 }
 
 /// What the next group of a reconfigurable communicator is to be. Start from

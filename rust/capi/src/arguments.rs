@@ -13,6 +13,7 @@ use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::{Error, Result};
 use ferrocomm_engine::Communicator;
 
+use crate::comm::hints_of;
 use crate::ffi::{self, Out, SizeTagged, guard_value, invalid, null};
 use crate::info::{dtype_of, reduce_op_of};
 
@@ -28,6 +29,8 @@ const DEFAULTS: fc_op_options = fc_op_options {
     stream: std::ptr::null_mut(),
     on_stream: 0,
     premul_device_factor: std::ptr::null(),
+    hints: std::ptr::null(),
+    hint_count: 0,
 };
 
 /// Sets `options` to defaults: the communicator's time-out, a factor of 1, the default stream.
@@ -43,14 +46,32 @@ pub unsafe extern "C" fn fc_op_options_init(options: *mut fc_op_options) {
 /// Reads an operation's options; NULL means defaults.
 ///
 /// # Safety
-/// `options` is NULL or an initialised struct.
+/// `options` is NULL or an initialised struct, whose hints are as many as it says.
 #[inline(always)]
 pub(crate) unsafe fn options_of(options: *const fc_op_options) -> Result<fc_op_options> {
     if options.is_null() {
         return Ok(DEFAULTS);
     }
     // SAFETY: not NULL; the size is the caller's word.
-    unsafe { ffi::read_sized(options) }
+    let options = unsafe { ffi::read_sized(options) }?;
+    if options.hint_count > 0 {
+        // SAFETY: by the caller's promise.
+        unsafe { hear(&options) }?;
+    }
+    Ok(options)
+}
+
+/// No engine has a choice that is left to one operation, so each of its hints is an unknown one.
+///
+/// # Safety
+/// The hints are as many as `options` says, and nul-terminated.
+#[cold]
+unsafe fn hear(options: &fc_op_options) -> Result<()> {
+    // SAFETY: by the caller's promise.
+    for (key, _) in unsafe { hints_of(options.hints, options.hint_count) }? {
+        ferrocomm_engine::log_unknown_hint(&key);
+    }
+    Ok(())
 }
 
 /// How an operation is called.

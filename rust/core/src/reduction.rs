@@ -11,7 +11,7 @@ mod tests;
 
 use ferrocomm_kernels::{
     Add, And, Becomes, Complex, Element, Float, Integer, Kernel, Larger, Mean, Multiply,
-    OneBfloat16, Or, Partial, ScaledAdd, Smaller, Terms, Truth, Xor, run,
+    OneBfloat16, Or, Partial, ScaledAdd, Smaller, Terms, Truth, Xor, run, run_bfloat16_sum,
 };
 pub use ferrocomm_kernels::{Input, Level};
 use half::{bf16, f16};
@@ -164,6 +164,7 @@ fn straight(op: ReduceOp, dtype: Dtype) -> Option<Kernel> {
         Dtype::Uint64 => integer::<u64>(op),
         Dtype::Int64 => integer::<i64>(op),
         Dtype::Float16 => float::<f16, f16>(op),
+        Dtype::Bfloat16 if op == ReduceOp::Sum => Some(run_bfloat16_sum),
         Dtype::Bfloat16 => float::<bf16, bf16>(op),
         Dtype::Float32 => float::<f32, f32>(op),
         Dtype::Float64 => float::<f64, f64>(op),

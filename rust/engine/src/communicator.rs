@@ -1,7 +1,7 @@
 //! Communicators: joined, split, asked, closed. How they issue operations is in `issue`.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -12,14 +12,16 @@ use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::store::Store;
 use ferrocomm_core::{Error, ErrorKind, Result};
 
-use crate::abort_hook::{AbortHook, AbortHookSlot, Ending};
+use crate::abort_hook::AbortHook;
 use crate::backend::{Backend, Joining};
 use crate::check::{Checker, invalid};
 use crate::counters::{Counters, raise};
-use crate::deferred::{self, Collecting};
+use crate::deferred::Collecting;
+use crate::place::Place;
 use crate::process::{generation, process};
-use crate::recorder::{Facts, Label, Ticket};
+use crate::recorder::{Facts, Label};
 use crate::registered::Registered;
+use crate::shared::Shared;
 use crate::state::{Event, State};
 
 /// The time-out of a communicator that was given none.
@@ -44,18 +46,6 @@ pub struct CommunicatorOptions {
     pub hints: Vec<(String, String)>,
 }
 
-/// The part of a communicator that outlives it while works are on their way. Holds no group, so
-/// that a work's end on an engine thread never is a group's end.
-pub(crate) struct Shared {
-    pub(crate) label: Arc<Label>,
-    state: Mutex<State>,
-    /// whether the state is one that admits operations: a look at it costs no lock
-    admits: AtomicBool,
-    /// asynchronous works that are not complete
-    pub(crate) pending: AtomicUsize,
-    pub(crate) abort_hook: AbortHookSlot,
-}
-
 /// A group of ranks that call operations together. Any thread may use it.
 pub struct Communicator {
     shared: Arc<Shared>,
@@ -73,163 +63,6 @@ pub struct Communicator {
     group: OnceLock<Arc<dyn Group>>,
     counters: Counters,
     pub(crate) registered: Registered,
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Applies `event` and returns the state before.
-    pub(crate) fn apply(&self, event: Event) -> State {
-        let mut state = self.state();
-        match state.after(event) {
-            Some(next) => {
-                tracing::info!(
-                    communicator = &*self.label.name,
-                    rank = self.label.rank.get(),
-                    from = ?state.name(),
-                    to = ?next.name(),
-                    "state changes"
-                );
-                let cause = match &next {
-                    State::Failed(cause) => Some(cause.clone()),
-                    _ => None,
-                };
-                let before = self.enter(&mut state, next);
-                drop(state);
-                if let Some(cause) = cause {
-                    self.tell_failure(cause);
-                }
-                before
-            }
-            None => state.clone(),
-        }
-    }
-
-    /// Tells the client's hook, once no lock is held.
-    pub(crate) fn tell_failure(&self, cause: Error) {
-        if let Some(hook) = self.abort_hook.get() {
-            deferred::run(move || hook(&cause, Ending::Communicator));
-        }
-    }
-
-    /// Changes the state and returns the one before.
-    fn enter(&self, state: &mut State, next: State) -> State {
-        self.admits.store(next.admit().is_ok(), Ordering::Release);
-        std::mem::replace(state, next)
-    }
-
-    /// Adds the facts this layer knows to an error.
-    pub(crate) fn named(&self, error: Error, operation: Operation) -> Error {
-        self.named_as(error, operation.name())
-    }
-
-    pub(crate) fn named_as(&self, error: Error, doing: &'static str) -> Error {
-        error
-            .communicator(&self.label.name)
-            .rank(self.label.rank)
-            .operation(doing)
-    }
-
-    /// Notes how an operation ended, in the recorder and in the state.
-    #[inline(always)]
-    pub(crate) fn settle(&self, ticket: Ticket, operation: Operation, outcome: &Result<()>) {
-        match outcome {
-            Ok(()) => process().recorder.end(ticket, None),
-            Err(error) => self.note_failure(ticket, operation, error),
-        }
-    }
-
-    #[cold]
-    fn note_failure(&self, ticket: Ticket, operation: Operation, error: &Error) {
-        process().recorder.end(ticket, Some(error.to_string()));
-        // A point-to-point operation fails alone; when its group failed with it, the group says so
-        // to whoever asks next.
-        if breaks(operation, error.kind()) {
-            tracing::warn!(error = %error, "communicator failed");
-            self.apply(Event::Failure(error.clone()));
-        }
-    }
-}
-
-/// Whether an operation that is on its way and fails like this takes its communicator along.
-fn breaks(operation: Operation, kind: ErrorKind) -> bool {
-    !operation.is_alone()
-        && !matches!(
-            kind,
-            ErrorKind::InvalidArgument
-                | ErrorKind::Unsupported
-                | ErrorKind::State
-                | ErrorKind::Interrupted
-                | ErrorKind::Forked
-        )
-}
-
-/// What communicators that follow one another in one place have in common.
-#[derive(Clone)]
-pub(crate) struct Place {
-    backend: Backend,
-    pub(crate) name: Arc<str>,
-    rank: GroupRank,
-    size: usize,
-    timeout: Duration,
-    /// the client's, who set it once
-    abort_hook: Option<AbortHook>,
-}
-
-impl Place {
-    /// The place of a communicator that nobody has joined yet.
-    ///
-    /// # Errors
-    /// `InvalidArgument`.
-    pub(crate) fn of(options: &CommunicatorOptions) -> Result<Self> {
-        let (rank, size) = checked(&options.name, options.rank, options.size)?;
-        Ok(Self {
-            backend: options.backend,
-            name: options.name.clone(),
-            rank,
-            size,
-            timeout: positive(options.timeout.unwrap_or(DEFAULT_TIMEOUT))?,
-            abort_hook: None,
-        })
-    }
-
-    /// A communicator without members.
-    pub(crate) fn vacant(&self) -> Arc<Communicator> {
-        let label = Label {
-            number: process().number(),
-            name: self.name.clone(),
-            engine: self.backend.name(),
-            rank: self.rank,
-            size: self.size,
-            members: None,
-        };
-        let communicator = Communicator::unconfigured(self.backend, label, self.timeout);
-        communicator.set_abort_hook(self.abort_hook.clone());
-        communicator
-    }
-
-    /// One of `group`.
-    pub(crate) fn occupied(mut self, group: Arc<dyn Group>) -> Arc<Communicator> {
-        (self.rank, self.size) = (group.rank(), group.size());
-        self.vacant().joined(group)
-    }
-
-    /// One that has failed. The hook is not told.
-    pub(crate) fn failed(mut self, cause: Error) -> Arc<Communicator> {
-        let hook = self.abort_hook.take();
-        let communicator = self.vacant();
-        communicator.shared.apply(Event::Failure(cause));
-        communicator.set_abort_hook(hook);
-        communicator
-    }
-
-    pub(crate) fn aborted(&self) -> Arc<Communicator> {
-        let communicator = self.vacant();
-        communicator.shared.apply(Event::Abort);
-        communicator
-    }
 }
 
 impl Communicator {
@@ -280,16 +113,10 @@ impl Communicator {
     }
 
     /// A communicator that nobody has joined yet, in the list of this process.
-    fn unconfigured(backend: Backend, label: Label, timeout: Duration) -> Arc<Self> {
+    pub(crate) fn unconfigured(backend: Backend, label: Label, timeout: Duration) -> Arc<Self> {
         let process = process();
         let communicator = Arc::new(Self {
-            shared: Arc::new(Shared {
-                label: Arc::new(label),
-                state: Mutex::new(State::Unconfigured),
-                admits: AtomicBool::new(false),
-                pending: AtomicUsize::new(0),
-                abort_hook: AbortHookSlot::default(),
-            }),
+            shared: Arc::new(Shared::new(label)),
             backend,
             generation: generation(),
             timeout: AtomicU64::new(nanoseconds(timeout)),
@@ -304,7 +131,7 @@ impl Communicator {
         communicator
     }
 
-    fn joined(self: Arc<Self>, group: Arc<dyn Group>) -> Arc<Self> {
+    pub(crate) fn joined(self: Arc<Self>, group: Arc<dyn Group>) -> Arc<Self> {
         // Nobody else has the communicator yet, so the place is empty.
         self.group.get_or_init(|| group);
         self.shared.apply(Event::Joined);
@@ -487,6 +314,15 @@ impl Communicator {
         }
     }
 
+    /// Waits until every asynchronous operation is over that was started before, whatever came of it.
+    ///
+    /// # Errors
+    /// `Interrupted`, when the client wants its thread back.
+    pub fn wait_pending(&self) -> Result<()> {
+        self.check_process()?;
+        self.shared.pending.wait_for_none()
+    }
+
     /// Fails everything pending on this rank and wakes its waiters. Never waits for a peer. Again:
     /// nothing.
     pub fn abort(&self) {
@@ -509,7 +345,7 @@ impl Communicator {
 
     /// For whoever gives up the communicator: aborts what is still pending.
     pub fn close(&self) {
-        if !self.is_inherited() && self.shared.pending.load(Ordering::Acquire) > 0 {
+        if !self.is_inherited() && self.shared.pending.any() {
             self.abort();
         }
     }
@@ -586,10 +422,7 @@ impl Communicator {
     /// Whether an operation may start.
     #[inline(always)]
     pub(crate) fn admit(&self) -> Result<()> {
-        if self.shared.admits.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.shared.state().admit()
+        self.shared.admit()
     }
 
     /// Takes over a failure that the group noticed while no operation was pending.
@@ -712,7 +545,7 @@ fn not_positive() -> Error {
         .expected("at least 1 ns")
 }
 
-fn checked(name: &str, rank: i32, size: i32) -> Result<(GroupRank, usize)> {
+pub(crate) fn checked(name: &str, rank: i32, size: i32) -> Result<(GroupRank, usize)> {
     if name.is_empty() {
         return Err(invalid("the communicator's name is empty"));
     }

@@ -20,8 +20,9 @@ use ferrocomm_core::work::Work;
 use ferrocomm_core::{Error, ErrorKind, Result};
 
 use crate::check::invalid;
-use crate::communicator::{Communicator, CommunicatorOptions, Place, positive};
+use crate::communicator::{Communicator, CommunicatorOptions, positive};
 use crate::pending::Pending;
+use crate::place::Place;
 use crate::process::generation;
 
 const DOING: &str = "reconfigure";

@@ -18,6 +18,7 @@ use crate::budget::Budget;
 use crate::choosing::Choice;
 use crate::cores::{self, Processors};
 use crate::memory::Memory;
+use crate::near::Near;
 use crate::print::Print;
 use crate::pulling::Readable;
 use crate::segments;
@@ -31,7 +32,7 @@ pub(crate) const INLINE: usize = 40;
 /// The payload of that line, in words.
 pub(crate) type Inline = [u64; INLINE / 8];
 
-const MAGIC: u64 = 0x4643_4152_454e_0002;
+const MAGIC: u64 = 0x4643_4152_454e_0003;
 
 // Layout: control | entries of rank 0, of rank 1, … | slots of rank 0, of rank 1, …
 const RANKS_WORD: usize = 8;
@@ -54,9 +55,11 @@ const VERSION: usize = 56;
 const READS: u64 = 1 << 32;
 const ORDERED: u64 = 1 << 33;
 const ENTRIES: usize = PEERS + MAX_RANKS * PEER;
-/// A flag is the number of a round, times this, and whether the rank has shared segments.
-const FLAG: u64 = 2;
+/// A flag is the number of a round, times this, and whether the rank has shared segments and thinks the
+/// other one near.
+const FLAG: u64 = 4;
 const SHARES: u64 = 1;
+const NEAR: u64 = 2;
 /// An entry takes two cache lines: processors fetch lines in pairs.
 const ENTRY: usize = 128;
 const RING: u64 = 4;
@@ -70,6 +73,9 @@ const PAGE: usize = 4096;
 /// fewer that matter.
 const SLOTS_TOGETHER: usize = 1 << 20;
 const SMALLEST_SLOT: usize = 16 << 10;
+/// Of two ranks. Through the caches a slice of half a megabyte goes in one piece, and what is combined of
+/// two beside them: when the other rank reads the first line it has left for the cache they share.
+const SLOT_OF_PAIR: usize = 3 << 19;
 
 /// Values of the word at `FAILED`.
 const HEALTHY: u32 = 0;
@@ -82,6 +88,8 @@ pub(crate) struct Arena {
     ranks: usize,
     slot: usize,
     choice: Choice,
+    /// what this process thinks of the other rank
+    near: Near,
     /// by rank: its shared segments, as they are mapped here
     views: Vec<Mutex<Views>>,
 }
@@ -91,6 +99,9 @@ fn no_views(ranks: usize) -> Vec<Mutex<Views>> {
 }
 
 fn slot_for(ranks: usize) -> usize {
+    if ranks == 2 {
+        return SLOT_OF_PAIR;
+    }
     (SLOTS_TOGETHER / ranks.max(1)).max(SMALLEST_SLOT) / PAGE * PAGE
 }
 
@@ -128,6 +139,7 @@ impl Arena {
                 ranks,
                 slot,
                 choice,
+                near: Near::of(ranks),
                 views: no_views(ranks),
             },
             fd,
@@ -160,6 +172,7 @@ impl Arena {
             ranks,
             slot,
             choice,
+            near: Near::of(ranks),
             views: no_views(ranks),
         })
     }
@@ -171,6 +184,11 @@ impl Arena {
     /// Bytes of a slot.
     pub(crate) fn slot_bytes(&self) -> usize {
         self.slot
+    }
+
+    /// What this process thinks of the other rank.
+    pub(crate) fn near(&self) -> &Near {
+        &self.near
     }
 
     /// How its ranks copy; the same for all.
@@ -193,6 +211,12 @@ impl Arena {
     pub(crate) fn shares(&self, rank: usize, round: u64) -> bool {
         let flag = self.memory.atomic_u64(self.entry(rank, round));
         flag.load(Ordering::Acquire) & SHARES != 0
+    }
+
+    /// Whether `rank` thought the other one near when it posted `round`; as `shares`.
+    pub(crate) fn thinks_near(&self, rank: usize, round: u64) -> bool {
+        let flag = self.memory.atomic_u64(self.entry(rank, round));
+        flag.load(Ordering::Acquire) & NEAR != 0
     }
 
     /// What `rank` posted `round` with; only after `posted`.
@@ -234,9 +258,10 @@ impl Arena {
         store(BYTES, print.bytes);
         self.memory.put(entry + PAYLOAD, inline);
         let shares = if segments::any() { SHARES } else { 0 };
+        let near = if self.near.is_near() { NEAR } else { 0 };
         self.memory
             .atomic_u64(entry)
-            .store((round * FLAG) | shares, Ordering::Release);
+            .store((round * FLAG) | shares | near, Ordering::Release);
         // The line of the next round comes to this processor while it waits for the others. Whoever
         // posts this round has seen all post the one before, so nobody reads there any more.
         let next = self.entry(rank, round + 1) + WHAT;

@@ -31,6 +31,7 @@ mod meeting;
 mod membership;
 mod memory;
 mod messages;
+mod near;
 mod numbered;
 mod points;
 mod print;

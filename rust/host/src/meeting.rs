@@ -38,6 +38,12 @@ use crate::pulling;
 
 /// Of so many bytes little is left in the caches when the last have come.
 const LARGE: usize = 8 << 20;
+/// Where processors share a cache, pieces of so many bytes are better put through the caches than past
+/// them: with what is read beside them they leave the processor's own for the shared one before the
+/// other rank wants them. Of shorter ones it would fetch line after line from the other's own.
+const SETTLED: usize = 512 << 10;
+/// Where two ranks put so many bytes it is worth a look how near they are.
+const LOOKED_FROM: usize = 128 << 10;
 /// Rounds whose fingerprints are remembered.
 const REMEMBERED: usize = 4;
 
@@ -61,6 +67,31 @@ struct Round<'a> {
     inline: Option<&'a Cell<Inline>>,
     /// more is moved than caches hold
     is_large: bool,
+    way: Way,
+}
+
+/// How a rank puts what it stores past the caches where processors are apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// as the arena's choice says
+    Chosen,
+    /// the same, but for the first lines, by which the other rank of two tells whether they are near
+    Looked,
+    /// through the caches
+    Near,
+}
+
+impl Way {
+    /// Of a collective in which the two ranks of a pair put `bytes` bytes each.
+    fn of(scene: Scene, bytes: usize) -> Self {
+        if scene.near && bytes >= SETTLED {
+            Self::Near
+        } else if scene.looks && bytes >= LOOKED_FROM {
+            Self::Looked
+        } else {
+            Self::Chosen
+        }
+    }
 }
 
 impl Round<'_> {
@@ -120,6 +151,25 @@ impl Round<'_> {
         let peer = GroupRank::new(u32::try_from(rank).unwrap_or(u32::MAX));
         // SAFETY: by the caller's promise.
         unsafe { pulling::pull(who.pid, address, to) }.map_err(|error| error.peers([peer]))
+    }
+
+    /// Whether lines of this round are looked at, where ranks look: of one call in four or so, because
+    /// those lines cost what the others are spared. By the number, which all know, and mixed, because
+    /// calls of one kind take a fixed number of rounds.
+    fn is_looked_at(&self) -> bool {
+        const MIXED: u64 = 0x9e37_79b9_7f4a_7c15;
+        self.way != Way::Chosen && self.index == 0 && self.number.wrapping_mul(MIXED) >> 62 == 0
+    }
+
+    /// Looks how near the rank is that has put `bytes` bytes at `from`.
+    ///
+    /// # Safety
+    /// `from` is a payload of another rank of this round, which has posted.
+    unsafe fn look(&self, from: *const u8, bytes: usize) {
+        if self.is_looked_at() && bytes >= LOOKED_FROM {
+            // SAFETY: by the caller's promise.
+            unsafe { self.arena.near().look(from) }
+        }
     }
 
     /// Where `rank` has put its bytes.
@@ -272,6 +322,12 @@ impl Position {
             .get_or_insert_with(|| (0..arena.ranks()).all(|rank| arena.peer(rank).1))
     }
 
+    /// Whether both ranks of a pair thought so in the round before, as they all know.
+    fn is_near(&self, arena: &Arena) -> bool {
+        let before = self.next - 1;
+        before > 0 && (0..arena.ranks()).all(|rank| arena.thinks_near(rank, before))
+    }
+
     /// From how many bytes on it is worth to read others where their memory lies, in a collective that
     /// is about to post its first round; all ranks answer alike, as above. Segments that all of them
     /// share are read without asking the kernel.
@@ -373,6 +429,7 @@ pub(crate) struct Meeting {
     begun: Begun,
     print: Print,
     is_large: bool,
+    way: Way,
     index: u64,
     stage: Stage,
 }
@@ -383,6 +440,7 @@ impl Meeting {
         Self {
             print: Print::from(collectives::fingerprint(&collective, dtype)),
             is_large: collective.payload_bytes() >= LARGE,
+            way: Way::Chosen,
             begun: Begun::No { collective, dtype },
             index: 0,
             stage: Stage::Put,
@@ -417,12 +475,15 @@ impl Meeting {
                             return Stepped::Differs { rank, theirs, ours };
                         }
                     }
+                    if let Err(error) = self.begin(arena, me, position) {
+                        return Stepped::Failed(error);
+                    }
                     let inline = Cell::default();
                     let round = Round {
                         inline: Some(&inline),
                         ..self.round(arena, me, number)
                     };
-                    let plan = match self.plan(arena, me, position) {
+                    let plan = match self.plan() {
                         Ok(plan) => plan,
                         Err(error) => return Stepped::Failed(error),
                     };
@@ -435,10 +496,13 @@ impl Meeting {
                     self.stage = Stage::Take;
                 }
                 Stage::Take => {
+                    if let Err(error) = self.begin(arena, me, position) {
+                        return Stepped::Failed(error);
+                    }
                     let number = position.next - 1;
                     let round = self.round(arena, me, number);
                     let print = self.print;
-                    let plan = match self.plan(arena, me, position) {
+                    let plan = match self.plan() {
                         Ok(plan) => plan,
                         Err(error) => return Stepped::Failed(error),
                     };
@@ -468,19 +532,27 @@ impl Meeting {
         }
     }
 
-    /// The plan, made when the first round is put.
-    fn plan(&mut self, arena: &Arena, me: usize, position: &mut Position) -> Result<&mut dyn Plan> {
+    /// Makes the plan, when the first round is put.
+    fn begin(&mut self, arena: &Arena, me: usize, position: &mut Position) -> Result<()> {
         if let Begun::No { collective, dtype } = &mut self.begun {
+            let near = position.is_near(arena);
             let scene = Scene {
                 me,
                 ranks: arena.ranks(),
                 slot: arena.slot_bytes(),
+                near,
+                looks: arena.near().looks(),
                 direct: position.reads_directly(arena),
                 direct_from: position.direct_from(arena),
             };
+            self.way = Way::of(scene, share(collective, scene));
             let collective = std::mem::replace(collective, Collective::Barrier);
             self.begun = Begun::Yes(Course::new(collective, *dtype, scene)?);
         }
+        Ok(())
+    }
+
+    fn plan(&mut self) -> Result<&mut dyn Plan> {
         match &mut self.begun {
             Begun::Yes(course) => Ok(course.plan()),
             Begun::No { .. } => Err(Error::new(ErrorKind::State, "a collective has no plan")),
@@ -495,6 +567,7 @@ impl Meeting {
             index: self.index,
             inline: None,
             is_large: self.is_large,
+            way: self.way,
         }
     }
 
@@ -575,6 +648,20 @@ pub(crate) fn check(collective: &Collective, dtype: Dtype, me: usize, ranks: usi
     }
 }
 
+/// How many bytes a rank puts for another one, where that is much.
+fn share(collective: &Collective, scene: Scene) -> usize {
+    match collective {
+        Collective::AllReduce { input, .. } | Collective::Reduce { input, .. } => {
+            input.bytes / scene.ranks
+        }
+        Collective::Broadcast { buffer, .. } => buffer.bytes / 2,
+        Collective::AllGather { input, .. } => input.bytes,
+        Collective::ReduceScatter { output, .. } => output.bytes,
+        Collective::AllToAll { inputs, .. } => inputs.of((scene.me + 1) % scene.ranks).bytes,
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::Barrier => 0,
+    }
+}
+
 /// What every plan knows of the group.
 #[derive(Clone, Copy)]
 struct Scene {
@@ -582,6 +669,10 @@ struct Scene {
     ranks: usize,
     /// bytes of a slot
     slot: usize,
+    /// there are two ranks, which think each other near
+    near: bool,
+    /// they look at each other
+    looks: bool,
     /// all ranks read the memory of all others
     direct: bool,
     /// from so many bytes on they do

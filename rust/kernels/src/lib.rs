@@ -4,6 +4,7 @@
 //! compiled per [`Level`], and all levels give the same bits. This crate must not know which op goes
 //! with which dtype, nor where inputs come from.
 
+mod bfloat16;
 mod element;
 mod kernel;
 mod level;
@@ -12,6 +13,7 @@ mod processor;
 #[cfg(test)]
 mod tests;
 
+pub use bfloat16::run_bfloat16_sum;
 pub use element::{Becomes, Element, Group, OneBfloat16, Partial, Truth};
 pub use kernel::{Input, Kernel, run};
 pub use level::Level;

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use crate::{
     Add, And, Input, Kernel, Larger, Level, Mean, Multiply, OneBfloat16, Or, Partial, ScaledAdd,
-    Smaller, Terms, Truth, Xor, run,
+    Smaller, Terms, Truth, Xor, run, run_bfloat16_sum,
 };
 use reference::{Reference, narrowed, widened};
 
@@ -48,7 +48,7 @@ fn integers() -> Vec<Case> {
 }
 
 fn floats() -> Vec<Case> {
-    cases! {
+    let mut cases = cases! {
         f16, 2: Add, Mean, Multiply, Smaller, Larger, ScaledAdd;
         bf16, 2: Add, Mean, Multiply, Smaller, Larger, ScaledAdd;
         f32, 4: Add, Mean, Multiply, Smaller, Larger, ScaledAdd;
@@ -56,6 +56,55 @@ fn floats() -> Vec<Case> {
         [f16; 2], 2: Multiply;
         [f32; 2], 4: Multiply;
         [f64; 2], 8: Multiply;
+    };
+    cases.push(bfloat16_sum());
+    cases
+}
+
+fn bfloat16_sum() -> Case {
+    Case {
+        name: "sum of bf16",
+        size: 2,
+        part: 2,
+        kernel: run_bfloat16_sum,
+        reference: reference::of::<bf16, reference::Add>,
+    }
+}
+
+/// All pairs of bfloat16 of some exponents, so that all ways of rounding occur, here and there beside a
+/// number that is not normal.
+#[test]
+fn sums_of_bfloat16_are_rounded_alike() {
+    let near_one = |at: u16| 0x3f00 + at % 0x0200;
+    let left: Vec<u8> = (0..1 << 18)
+        .flat_map(|at: u32| near_one(at as u16).to_ne_bytes())
+        .collect();
+    for sign in [0, 0x8000] {
+        let right: Vec<u8> = (0..1 << 18)
+            .flat_map(|at: u32| match at % 70_001 {
+                70_000 => 0x0001_u16.to_ne_bytes(),
+                _ => (near_one((at >> 9) as u16) - 0x0200 + sign).to_ne_bytes(),
+            })
+            .collect();
+        let terms = Terms {
+            group_size: 2,
+            factor: 1.0,
+        };
+        let expected = (bfloat16_sum().reference)(&terms, &[&left, &right]);
+        for level in Level::available() {
+            let mut out = vec![0; left.len()];
+            let pair = [Input::Bytes(&left), Input::Bytes(&right)];
+            run_bfloat16_sum(level, &terms, &mut out, &pair);
+            assert!(out == expected, "{}", level.name());
+            out.copy_from_slice(&left);
+            run_bfloat16_sum(
+                level,
+                &terms,
+                &mut out,
+                &[Input::Output, Input::Bytes(&right)],
+            );
+            assert!(out == expected, "{}, in place", level.name());
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use ferrocomm_core::Result;
 use ferrocomm_core::call::{Region, Regions};
 
 use super::places::{hand_over, overlap, part, put, rounds, take, worth_pulling};
-use super::{Needs, Plan, Round, Scene};
+use super::{Needs, Plan, Round, SETTLED, Scene};
 
 /// Pieces are so long at most, so that they stay in the cache.
 const PIECE: usize = 128 << 10;
@@ -35,7 +35,11 @@ impl AllGather {
             scene,
             input: if covered { own } else { input },
             outputs,
-            step: scene.slot.min(PIECE),
+            step: if scene.near && longest >= SETTLED {
+                scene.slot.min(SETTLED)
+            } else {
+                scene.slot.min(PIECE)
+            },
             longest,
             direct: worth_pulling(scene, longest),
         }
@@ -80,7 +84,11 @@ impl Plan for AllGather {
             let start = round.index as usize * self.step;
             let piece = part(self.outputs.of(rank), start, self.step);
             // SAFETY: as above; `rank` has posted and writes there no more.
-            unsafe { take(round, round.of(rank, piece.bytes), piece) }
+            unsafe {
+                let from = round.of(rank, piece.bytes);
+                round.look(from, piece.bytes);
+                take(round, from, piece);
+            }
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use super::places::{
     LINE, combine, combine_and_put, hand_over, overlap, part, pull_and_combine, put, take,
     worth_pulling,
 };
-use super::{Needs, Plan, Round, Scene};
+use super::{Needs, Plan, Round, SETTLED, Scene};
 
 /// Bytes all ranks together read at most when everyone takes everything.
 const SHORT: usize = 32 << 10;
@@ -35,9 +35,15 @@ impl Cut {
         if is_short(bytes, scene.ranks, scene.slot) {
             return None;
         }
-        // A payload holds a slice for every rank and one that is combined.
-        let room = scene.slot / (scene.ranks + 1) / LINE * LINE;
         let share = bytes.div_ceil(scene.ranks).next_multiple_of(LINE);
+        // A payload holds a slice for every rank and one that is combined. Past the caches slices of a
+        // long buffer are better shorter than there is room.
+        let slot = if scene.near || share <= 2 * SETTLED {
+            scene.slot
+        } else {
+            scene.slot.min(SETTLED)
+        };
+        let room = slot / (scene.ranks + 1) / LINE * LINE;
         Some(Self {
             ranks: scene.ranks,
             bytes,
@@ -262,6 +268,7 @@ impl Plan for AllReduce {
             // SAFETY: as above; the next payload is nobody's to read until it is posted.
             unsafe {
                 let of = |rank| round.of(rank, cut.together()).add(cut.offset(me));
+                round.look(of((me + 1) % ranks), output.bytes);
                 let ahead = round.ahead(cut.together()).add(cut.offset(ranks));
                 combine_and_put(round, &self.reduction, self.scene, own, output, of, ahead);
             }

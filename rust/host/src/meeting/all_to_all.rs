@@ -242,7 +242,11 @@ impl Plan for AllToAll {
             }
             let piece = part(self.outputs.of(rank), carried.start, carried.stride);
             // SAFETY: as above.
-            unsafe { take(round, from.add(carried.head + me * carried.stride), piece) }
+            unsafe {
+                let from = from.add(carried.head + me * carried.stride);
+                round.look(from, piece.bytes);
+                take(round, from, piece);
+            }
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use ferrocomm_core::reduction::Reduction;
 
 use super::all_reduce::is_short;
 use super::places::{combine, overlap, put};
-use super::{Position, REMEMBERED, Round, Settled, Stepped};
+use super::{Position, REMEMBERED, Round, Settled, Stepped, Way};
 use crate::arena::{Arena, Inline};
 use crate::choosing::WORTH_A_CALL;
 use crate::collectives;
@@ -80,6 +80,7 @@ impl<'a> Brief<'a> {
             index: 0,
             inline,
             is_large: false,
+            way: Way::Chosen,
         }
     }
 

@@ -4,7 +4,7 @@ use ferrocomm_core::Result;
 use ferrocomm_core::call::Region;
 
 use super::places::{part, put, rounds, take, worth_pulling};
-use super::{Needs, Plan, Round, Scene};
+use super::{Needs, Plan, Round, SETTLED, Scene};
 
 /// Pieces are so long at most, so that taking one overlaps putting the next.
 const PIECE: usize = 128 << 10;
@@ -24,7 +24,11 @@ impl Broadcast {
             buffer,
             root,
             am_root: scene.me == root,
-            step: scene.slot.min(PIECE),
+            step: if scene.near && buffer.bytes >= 2 * SETTLED {
+                scene.slot.min(SETTLED)
+            } else {
+                scene.slot.min(PIECE)
+            },
             direct: worth_pulling(scene, buffer.bytes),
         }
     }
@@ -77,7 +81,11 @@ impl Plan for Broadcast {
         } else if !self.am_root {
             let piece = self.piece(round.index);
             // SAFETY: as above; the root has posted and writes there no more.
-            unsafe { take(round, round.of(self.root, piece.bytes), piece) }
+            unsafe {
+                let from = round.of(self.root, piece.bytes);
+                round.look(from, piece.bytes);
+                take(round, from, piece);
+            }
         }
         Ok(())
     }

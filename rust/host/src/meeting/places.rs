@@ -4,8 +4,9 @@ use ferrocomm_core::Result;
 use ferrocomm_core::call::Region;
 use ferrocomm_core::reduction::{Input, Reduction};
 
-use super::{Round, Scene};
+use super::{Round, Scene, Way};
 use crate::copying::copy_out;
+use crate::near::LOOKED_AT;
 
 /// Pieces of a slot start at multiples of this.
 pub(super) const LINE: usize = 64;
@@ -30,9 +31,26 @@ pub(super) fn overlap(a: Region, b: Region) -> bool {
 /// # Safety
 /// `from` belongs to the running call, and `to` is valid for as many bytes and nobody reads it.
 pub(super) unsafe fn put(round: &Round<'_>, from: Region, to: *mut u8) {
-    let past_caches_from = round.arena.choice().past_caches_from;
+    let past_caches_from = match round.way {
+        Way::Near => usize::MAX,
+        Way::Chosen | Way::Looked => round.arena.choice().past_caches_from,
+    };
+    let first = if round.is_looked_at() {
+        LOOKED_AT.min(from.bytes)
+    } else {
+        0
+    };
+    let rest = part(from, first, from.bytes);
     // SAFETY: by the caller's promise; client memory and payloads are different memory.
-    unsafe { copy_out(from.address as *const u8, to, from.bytes, past_caches_from) }
+    unsafe {
+        copy_out(from.address as *const u8, to, first, usize::MAX);
+        copy_out(
+            rest.address as *const u8,
+            to.add(first),
+            rest.bytes,
+            past_caches_from,
+        );
+    }
 }
 
 /// Fills `to` from `from`; past the caches where the call moves more than these hold.
@@ -42,7 +60,9 @@ pub(super) unsafe fn put(round: &Round<'_>, from: Region, to: *mut u8) {
 pub(super) unsafe fn take(round: &Round<'_>, from: *const u8, to: Region) {
     let past_caches_from = if round.is_large { LINE } else { usize::MAX };
     // SAFETY: by the caller's promise; client memory and payloads are different memory.
-    unsafe { copy_out(from, to.address as *mut u8, to.bytes, past_caches_from) }
+    unsafe {
+        copy_out(from, to.address as *mut u8, to.bytes, past_caches_from);
+    }
 }
 
 /// Copies between regions of the client of one length, which may overlap.

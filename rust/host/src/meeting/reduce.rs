@@ -140,9 +140,9 @@ impl Plan for Reduce {
             };
             // SAFETY: as above; the next payload is nobody's to read until it is posted.
             unsafe {
-                combine(&self.reduction, ranks, me, own, output, |rank| {
-                    round.of(rank, cut.together()).add(cut.offset(me))
-                });
+                let of = |rank| round.of(rank, cut.together()).add(cut.offset(me));
+                round.look(of((me + 1) % ranks), output.bytes);
+                combine(&self.reduction, ranks, me, own, output, of);
             }
         }
         if let Some(output) = self.output.filter(|_| round.index > 0) {

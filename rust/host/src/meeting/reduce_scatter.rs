@@ -103,9 +103,9 @@ impl Plan for ReduceScatter {
         // SAFETY: own and output belong to this call and are the same or apart, see `new`; the
         // others have posted and write there no more.
         unsafe {
-            combine(&self.reduction, self.scene.ranks, me, own, output, |rank| {
-                round.of(rank, together).add(me * self.step)
-            });
+            let of = |rank| round.of(rank, together).add(me * self.step);
+            round.look(of((me + 1) % self.scene.ranks), output.bytes);
+            combine(&self.reduction, self.scene.ranks, me, own, output, of);
         }
         if round.index + 1 == self.rounds() {
             // SAFETY: this was the last round: nothing reads the inputs any more.

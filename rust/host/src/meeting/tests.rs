@@ -271,3 +271,98 @@ fn collectives_are_right_wherever_the_tensors_of_each_rank_lie() {
         });
     }
 }
+
+/// Six collectives of `count` numbers, each checked, after which rank `me` thinks of the other as
+/// `thought` says.
+fn run_as_pair(rank: &mut Rank, count: usize, mut thought: impl FnMut() -> bool) {
+    let me = rank.me;
+    let value = |rank: usize, at: usize| (rank * 5 + at % 11) as f32;
+    let mut run = |rank: &mut Rank, collective| {
+        rank.arena.near().pretend(thought());
+        rank.run(collective, Dtype::Float32);
+    };
+    let mut input: Vec<f32> = (0..2 * count).map(|at| value(me, at)).collect();
+    let mut output = vec![0_f32; 2 * count];
+    let sum = |at| value(0, at) + value(1, at);
+    let each = 4 * count;
+    let (whole, part) = (region(&mut input), region(&mut input[..count]));
+    let op = ReduceOp::Sum;
+    run(
+        rank,
+        Collective::AllReduce {
+            input: whole,
+            output: region(&mut output),
+            op,
+        },
+    );
+    assert!((0..2 * count).all(|at| output[at] == sum(at)), "{count}");
+    run(
+        rank,
+        Collective::ReduceScatter {
+            inputs: Regions::Equal { whole, each },
+            output: region(&mut output[..count]),
+            op,
+        },
+    );
+    assert!((0..count).all(|at| output[at] == sum(me * count + at)));
+    run(
+        rank,
+        Collective::AllGather {
+            input: part,
+            outputs: Regions::Equal {
+                whole: region(&mut output),
+                each,
+            },
+        },
+    );
+    assert!((0..2 * count).all(|at| output[at] == value(at / count, at % count)));
+    run(
+        rank,
+        Collective::AllToAll {
+            inputs: Regions::Equal { whole, each },
+            outputs: Regions::Equal {
+                whole: region(&mut output),
+                each,
+            },
+        },
+    );
+    assert!((0..2 * count).all(|at| output[at] == value(at / count, me * count + at % count)));
+    let root = GroupRank::new(1);
+    run(
+        rank,
+        Collective::Reduce {
+            input: whole,
+            output: (me == 1).then(|| region(&mut output)),
+            op,
+            root,
+        },
+    );
+    assert!(me == 0 || (0..2 * count).all(|at| output[at] == sum(at)));
+    run(
+        rank,
+        Collective::Broadcast {
+            buffer: whole,
+            root,
+        },
+    );
+    assert!((0..2 * count).all(|at| input[at] == value(1, at)));
+}
+
+#[test]
+fn pairs_are_right_whatever_each_thinks_of_the_distance() {
+    const SOME: usize = SETTLED / size_of::<f32>();
+    for thought in ["near", "far", "now this, now that"] {
+        on_ranks(2, Choice::DEFAULT, move |rank| {
+            let mut random = Random::new(rank.me as u64 + 7);
+            for count in [1000, SOME - 1, SOME, SOME + 3, 2 * SOME, 5 * SOME / 2 + 1] {
+                for _ in 0..rounds(3, 1) {
+                    run_as_pair(rank, count, || match thought {
+                        "near" => true,
+                        "far" => false,
+                        _ => random.below(2) == 0,
+                    });
+                }
+            }
+        });
+    }
+}
