@@ -72,7 +72,7 @@ ours_alone = pytest.mark.skipif(SIDE == "stock", reason="about our engine alone"
 
 @functools.cache
 def together(script: str, *names: str, ranks: int = 2) -> list[sim.Rank]:
-    """Programs of our engine alone, one after the other: starting ranks takes longer than most do."""
+    """Programs of our engine alone, one after the other, since starting ranks takes longest."""
     with tempfile.TemporaryDirectory() as shared:
         return run(script, *names, ranks=ranks, FC_FOLDER=shared)
 
