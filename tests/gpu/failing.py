@@ -136,6 +136,7 @@ def refused() -> None:
     elsewhere = torch.empty(2, device=f"cuda:{1 - RANK}")
     cases = [
         ("BAND of int32", lambda: tested.all_reduce(ints, op.BAND)),
+        ("BAND of float32", lambda: tested.all_reduce(made([1.0]), op.BAND)),
         ("SUM of int16", lambda: tested.all_reduce(shorts, op.SUM)),
         ("wrong device", lambda: tested.all_reduce(torch.ones(2), op.SUM)),
         ("wrong device", lambda: tested.all_reduce(elsewhere, op.SUM)),
@@ -147,6 +148,16 @@ def refused() -> None:
         with pytest.raises((RuntimeError, ValueError), match=words):
             operation()
     first(tested)
+    graph, tensor = torch.cuda.CUDAGraph(), made([1.0])
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with pytest.raises(NotImplementedError, match="a barrier blocks the host"):
+            tested.barrier()
+        # The capture goes on.
+        tested.all_reduce(tensor, SUM)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert tensor.item() == 2.0
+    del graph
     tested.finalize()
     tested.finalize()
     print("STILL HERE", flush=True)
