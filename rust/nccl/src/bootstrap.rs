@@ -59,7 +59,7 @@ impl<'a> Meeting<'a> {
     ) -> Self {
         Self {
             store,
-            prefix: format!("ferrocomm/nccl/{name}/{}", round_of(name)),
+            prefix: format!("ferrocomm/nccl/{name}/{}", round_of(name, size, rank)),
             rank: rank.index(),
             size,
             deadline,
@@ -162,13 +162,14 @@ fn split(all: &[u8], roots: usize) -> Result<Vec<Id>> {
     .remedy("use the same ferrocomm and NCCL on every rank"))
 }
 
-/// How often this process made a communicator of that name, which every rank counts alike.
-fn round_of(name: &str) -> u64 {
-    static ROUNDS: Mutex<Option<HashMap<String, u64>>> = Mutex::new(None);
+/// How often this process was about to make a communicator of that name and size as that rank, which
+/// every rank counts alike: groups of some ranks may have the names that others have had.
+fn round_of(name: &str, size: usize, rank: GroupRank) -> u64 {
+    static ROUNDS: Mutex<Option<HashMap<(String, usize, GroupRank), u64>>> = Mutex::new(None);
     let mut rounds = ROUNDS.lock().unwrap_or_else(PoisonError::into_inner);
     let round = rounds
         .get_or_insert_default()
-        .entry(name.to_owned())
+        .entry((name.to_owned(), size, rank))
         .or_default();
     *round += 1;
     *round
