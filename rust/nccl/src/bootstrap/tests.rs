@@ -115,3 +115,22 @@ fn a_communicator_that_is_made_again_meets_elsewhere() {
     let two = Meeting::new(&store, "made twice", rank, 1, deadline);
     assert_ne!(one.prefix, two.prefix);
 }
+
+#[test]
+fn a_group_may_have_the_name_of_an_earlier_one_that_had_fewer_ranks() {
+    let store = Memory::default();
+    let deadline = Deadline::after(Duration::from_secs(60));
+    let meet = |rank, size| {
+        Meeting::new(
+            &store,
+            "of some, then of all",
+            GroupRank::new(rank),
+            size,
+            deadline,
+        )
+    };
+    // Rank 0 was in a group of one; rank 1 was not.
+    let earlier = meet(0, 1);
+    assert_eq!(meet(0, 2).prefix, meet(1, 2).prefix);
+    drop(earlier);
+}
