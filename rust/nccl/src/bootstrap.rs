@@ -59,7 +59,10 @@ impl<'a> Meeting<'a> {
     ) -> Self {
         Self {
             store,
-            prefix: format!("ferrocomm/nccl/{name}/{}", round_of(name, size, rank)),
+            prefix: format!(
+                "ferrocomm/nccl/{name}/{size}/{}",
+                round_of(name, size, rank)
+            ),
             rank: rank.index(),
             size,
             deadline,
@@ -165,7 +168,8 @@ fn split(all: &[u8], roots: usize) -> Result<Vec<Id>> {
 /// How often this process was about to make a communicator of that name and size as that rank, which
 /// every rank counts alike: groups of some ranks may have the names that others have had.
 fn round_of(name: &str, size: usize, rank: GroupRank) -> u64 {
-    static ROUNDS: Mutex<Option<HashMap<(String, usize, GroupRank), u64>>> = Mutex::new(None);
+    type Rounds = HashMap<(String, usize, GroupRank), u64>;
+    static ROUNDS: Mutex<Option<Rounds>> = Mutex::new(None);
     let mut rounds = ROUNDS.lock().unwrap_or_else(PoisonError::into_inner);
     let round = rounds
         .get_or_insert_default()

@@ -131,6 +131,7 @@ fn a_group_may_have_the_name_of_an_earlier_one_that_had_fewer_ranks() {
     };
     // Rank 0 was in a group of one; rank 1 was not.
     let earlier = meet(0, 1);
-    assert_eq!(meet(0, 2).prefix, meet(1, 2).prefix);
-    drop(earlier);
+    let (one, other) = (meet(0, 2), meet(1, 2));
+    assert_eq!(one.prefix, other.prefix);
+    assert_ne!(one.prefix, earlier.prefix);
 }
