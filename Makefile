@@ -32,7 +32,7 @@ CARGO_FLAGS := --workspace --locked
         test-c test-cpp test-exports test-python test-matrix test-docs test-models \
         test-conformance test-conformance-full test-failures test-reconfigure test-hosts \
         test-simgpu test-gpu prebuilt test-selftest docs \
-        test-suite test-suite-quick test-users test-titan
+        test-suite test-suite-quick test-users test-titan test-torch
 
 help:
 	@echo 'make setup      the environment .venv with torch and the tools'
@@ -46,6 +46,7 @@ help:
 	@echo '                and cases of conformance drawn from the full product'
 	@echo 'make test-suite torch'"'"'s own tests on stock gloo and on the engine; 20 minutes'
 	@echo 'make test-users trainers on stock gloo and on the engine; 15 minutes; test-titan: TorchTitan, 30'
+	@echo 'make test-torch the package built for torch 2.11 to 2.13 and tried; TORCH=2.12.1: for that one'
 	@echo 'make test-gpu   the checks for a machine with an NVIDIA GPU; 8 minutes at most (docs/gpu.md)'
 	@echo 'make prebuilt   into build/prebuilt, what such a machine needs that has no Rust'
 	@echo 'make sanitize   the tests under address and thread sanitizers and valgrind, and fuzzing'
@@ -173,11 +174,12 @@ test-matrix: setup
 	$(PY) cmake/torch_matrix.py
 	$(PY) cmake/c10d_table.py
 
-# torch's own tests of torch.distributed, on stock gloo and on the engine, compared by name; then
-# those of its nccl part on the simulated GPU.
+# torch's own tests of torch.distributed, on stock gloo and on the engine, compared by name; those of
+# its nccl part on the simulated GPU; cases on its helpers for a package `torchcomms`.
 test-suite: $(BUILD)
 	$(PY) tests/torch_suite/run.py
 	$(PY) tests/torch_suite/run_nccl.py
+	$(PY) -m pytest tests/torch_suite/torchcomms_cases.py
 
 test-suite-quick: $(BUILD)
 	$(PY) tests/torch_suite/run.py --quick
@@ -191,6 +193,11 @@ test-users: $(BUILD)
 test-titan: $(BUILD)
 	$(PY) tests/users/prepare.py $(USERS)
 	$(USERS)/bin/python tests/users/torchtitan/run.py
+
+# The package built for other torches, and a job of two ranks on each. Downloads 0.5 GB per version.
+TORCH ?= 2.11.0 2.12.1 2.13.0
+test-torch: setup
+	$(PY) tests/torch_versions/run.py $(TORCH)
 
 test-docs: $(BUILD)
 	$(PY) tests/tools/check_docs.py $(INSTALLED)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "mem_allocator.hpp"
 #include "reconfigure.hpp"
 #include "window.hpp"
 
@@ -44,6 +45,51 @@ bool BackendWrapper::stood_aside_for(const c10::intrusive_ptr<c10d::Store>& stor
   aside_for_.reset();
   if (store) aside_for_.emplace(store);
   return again;
+}
+
+c10::intrusive_ptr<c10d::Backend> BackendWrapper::shrink(
+    const std::vector<int64_t>& ranks_to_exclude, int flags,
+    const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  constexpr int kAbortFirst = 1;
+  const std::string name = opts ? opts->group_name : std::string();
+  return c10::make_intrusive<BackendWrapper>(comm_->shrink(
+      ranks_to_exclude, (flags & kAbortFirst) != 0, name == comm_->name() ? std::string() : name,
+      opts ? opts->timeout : comm_->timeout()));
+}
+
+void BackendWrapper::unsupported(const char* method) const {
+  throw_status(FC_ERR_UNSUPPORTED, "not supported: backend " + comm_->backend() + " has no " +
+                                       method + to_string(comm_->site(method)));
+}
+
+c10::intrusive_ptr<c10d::Backend> BackendWrapper::merge(
+    const c10::intrusive_ptr<c10d::Store>&, const c10::intrusive_ptr<c10d::Backend::Options>&,
+    const int&, const int&) {
+  unsupported("merge");
+}
+
+#if TORCH_VERSION_MINOR >= 15
+void BackendWrapper::startTimeEstimate() { unsupported("startTimeEstimate"); }
+float BackendWrapper::endTimeEstimate() { unsupported("endTimeEstimate"); }
+#endif
+
+// ---- memory
+
+bool BackendWrapper::supportsTensorAlloc(c10::DeviceIndex device) {
+  if (comm_->foreign()) return false;
+  return comm_->device().is_cpu() ? device <= 0 : device == comm_->device().index();
+}
+
+std::shared_ptr<c10::Allocator> BackendWrapper::getMemAllocator() {
+  if (comm_->foreign()) unsupported("getMemAllocator");
+  return comm_->device().is_cpu() ? mem_allocator(comm_->backend()) : pool_allocator();
+}
+
+at::Tensor BackendWrapper::allocateTensor(long size, at::TensorOptions options) {
+  if (comm_->foreign()) unsupported("allocateTensor");
+  const auto dtype = c10::typeMetaToScalarType(options.dtype());
+  if (comm_->device().is_cpu()) return mem_allocator(comm_->backend())->empty({size}, dtype);
+  return empty_in_pool(size, dtype, comm_->device());
 }
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
@@ -97,6 +143,16 @@ void BackendWrapper::drop_hook(HookIds& ids, List& list, int64_t hook_id) {
   list.remove(own);
 }
 
+void BackendWrapper::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  TORCH_CHECK(!hasHooks(), "backend ", getBackendName(), " has an onCompletion hook already");
+  onCompletionHook_ = std::move(hook);
+  comm_->hooks()->completions.add([call = onCompletionHook_](const Completion& over) {
+    call(std::make_shared<c10d::WorkInfo>(over.type, over.sequence, over.began, over.ended,
+                                          over.ended - over.began));
+  });
+}
+
 #if TORCH_VERSION_MINOR >= 14
 void BackendWrapper::registerAbortHook(int64_t hook_id, c10d::AbortHook hook) {
   keep_hook(abort_hooks_, comm_->hooks()->abort, hook_id,
@@ -111,8 +167,8 @@ void BackendWrapper::unregisterAbortHook(int64_t hook_id) {
 #if TORCH_VERSION_MINOR >= 15
 void BackendWrapper::registerCompletionHook(int64_t hook_id, c10d::CompletionHook hook) {
   keep_hook(completion_hooks_, comm_->hooks()->completions, hook_id, [&] {
-    return comm_->hooks()->completions.add([hook = std::move(hook)](uint64_t key) {
-      hook({key, std::nullopt});  // operations are not timed
+    return comm_->hooks()->completions.add([hook = std::move(hook)](const Completion& over) {
+      hook({over.key, std::nullopt});  // operations are not timed
     });
   });
 }

@@ -51,6 +51,9 @@ class BackendWrapper : public c10d::Backend {
   void registerCompletionHook(int64_t hook_id, c10d::CompletionHook hook) override;
   void unregisterCompletionHook(int64_t hook_id) override;
 #endif
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void waitForPendingWorks() override { comm_->wait_pending(); }
   void shutdown() override { comm_->finalize(); }
 #if TORCH_VERSION_MINOR >= 12
   void suspend() override { comm_->suspend(); }
@@ -63,6 +66,26 @@ class BackendWrapper : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> split(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+
+  bool supportsShrinking() const override { return comm_->can_shrink(); }
+  /// Called by the ranks that stay. `flags` 1: what is pending is given up first.
+  c10::intrusive_ptr<c10d::Backend> shrink(
+      const std::vector<int64_t>& ranks_to_exclude, int flags,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  [[noreturn]] c10::intrusive_ptr<c10d::Backend> merge(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank,
+      const int& size) override;
+#if TORCH_VERSION_MINOR >= 15
+  bool isInitialized() override { return comm_->state() != "unconfigured"; }
+  [[noreturn]] void startTimeEstimate() override;
+  [[noreturn]] float endTimeEstimate() override;
+#endif
+
+  /// Memory that the engine reads where it lies.
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   bool supportsReconfigure() const override { return comm_->is_reconfigurable(); }
@@ -121,6 +144,7 @@ class BackendWrapper : public c10d::Backend {
   std::shared_ptr<Batch> coalescing();
   const at::Tensor& only(const char* operation, const char* argument, const Tensors& tensors);
   const Tensors& only_list(const char* operation, const char* argument, const TensorLists& lists);
+  [[noreturn]] void unsupported(const char* method) const;
   bool stood_aside_for(const c10::intrusive_ptr<c10d::Store>& store);
   uint32_t checked_tag(const char* operation, int tag);
 

@@ -66,7 +66,9 @@ void on_end(const TorchWork& self, const py::function& hook) {
   });
 }
 
-MemAllocator& mem_allocator_of(const TorchComm& self) { return mem_allocator(self.backend()); }
+std::shared_ptr<MemAllocator> mem_allocator_of(const TorchComm& self) {
+  return mem_allocator(self.backend());
+}
 
 // `torchcomms.CommOptions` as they stand now.
 py::object options_of(const TorchComm& self) {
@@ -94,8 +96,8 @@ void define_common(CommClass& comm) {
       .def("get_device", &TorchComm::device)
       .def("get_backend", &TorchComm::backend)
       .def("get_backend_version", [](const TorchComm&) { return std::string(fc_version()); })
-      .def("get_mem_allocator", mem_allocator_of, py::return_value_policy::reference)
-      .def_property_readonly("mem_allocator", mem_allocator_of, py::return_value_policy::reference)
+      .def("get_mem_allocator", mem_allocator_of)
+      .def_property_readonly("mem_allocator", mem_allocator_of)
       .def("get_sequence", &TorchComm::sequence)
       .def("get_timeout", &TorchComm::timeout)
       .def("set_timeout", &TorchComm::set_timeout, py::arg("timeout"))

@@ -19,15 +19,31 @@ at::Tensor empty_like(MemAllocator& self, const at::Tensor& tensor) {
 
 }  // namespace
 
+std::shared_ptr<c10::Allocator> pool_allocator() {
+  using Holder = std::shared_ptr<c10::Allocator>;
+  py::gil_scoped_acquire gil;
+  const py::object made = py::module_::import("torchcomms._cuda").attr("pool_allocator")();
+  // Of CUDAPluggableAllocator, which torch binds with a shared_ptr and whose first base, all the
+  // way down, is c10::Allocator. Its own header wants those of CUDA.
+  auto* instance = reinterpret_cast<py::detail::instance*>(made.ptr());
+  return instance->get_value_and_holder().holder<Holder>();
+}
+
+at::Tensor empty_in_pool(int64_t size, at::ScalarType dtype, at::Device device) {
+  py::gil_scoped_acquire gil;
+  const py::object made =
+      py::module_::import("torchcomms._cuda").attr("empty_in_pool")(size, dtype, device);
+  return py::cast<at::Tensor>(made);
+}
+
 void bind_mem_allocator(py::module_& module) {
-  // Never deleted: see `mem_allocator`.
-  py::class_<MemAllocator, std::unique_ptr<MemAllocator, py::nodelete>>(module, "MemAllocator")
+  // The holder that torch has for allocators: c10d hands ours to Python, too.
+  py::class_<MemAllocator, std::shared_ptr<MemAllocator>>(module, "MemAllocator")
       .def("empty", empty, py::arg("size"), py::arg("dtype") = py::none(),
            py::call_guard<py::gil_scoped_release>())
       .def("empty_like", empty_like, py::arg("tensor"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("backend", &MemAllocator::backend);
-  module.def("_mem_allocator", mem_allocator, py::arg("backend"),
-             py::return_value_policy::reference);
+  module.def("_mem_allocator", mem_allocator, py::arg("backend"));
 }
 
 }  // namespace ferrocomm

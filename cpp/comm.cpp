@@ -81,7 +81,9 @@ std::shared_ptr<TorchComm> TorchComm::create(const CommSpec& spec,
   fc_store_table table = store_table(store);
   fc_comm* comm = nullptr;
   check(without_gil([&] { return fc_comm_create(&options, &table, &comm); }));
-  return std::make_shared<TorchComm>(own_comm(comm), spec);
+  auto made = std::make_shared<TorchComm>(own_comm(comm), spec);
+  made->store_ = store;
+  return made;
 }
 
 std::shared_ptr<TorchComm> create_unconfigured(const CommSpec& spec) {
@@ -164,6 +166,18 @@ void TorchComm::set_timeout(std::chrono::milliseconds timeout) {
   check(fc_comm_set_timeout(handle(), to_ns(timeout)));
 }
 
+void TorchComm::wait_pending() {
+  if (foreign_) {
+    throw_status(FC_ERR_UNSUPPORTED,
+                 "not supported: a backend in Python keeps no list of its works" +
+                     to_string(site("wait_pending")));
+  }
+  without_gil([this] {
+    check(fc_comm_wait_pending(handle()));
+    hooks_->completions.wait();
+  });
+}
+
 void TorchComm::finalize() {
   Hooked hooked(*this, [] { return OpArgs{OpName::kFinalize}; });
   try {
@@ -184,6 +198,9 @@ void TorchComm::finalize() {
 void TorchComm::let_go() {
   hooks_->clear();
   forget_memory();
+  c10::intrusive_ptr<c10d::Store> left;  // with no lock held
+  std::lock_guard<std::mutex> lock(mutex_);
+  left.swap(store_);
 }
 
 // The hooks' failure is raised last: whoever aborts must be rid of the communicator.
@@ -285,7 +302,9 @@ std::shared_ptr<TorchComm> TorchComm::split_engine(const std::vector<int>& ranks
   spec.backend = backend_;
   spec.device = device_;
   spec.hints = hints();
-  return std::make_shared<TorchComm>(own_comm(comm), std::move(spec));
+  auto part = std::make_shared<TorchComm>(own_comm(comm), std::move(spec));
+  part->store_ = store();
+  return part;
 }
 
 }  // namespace ferrocomm

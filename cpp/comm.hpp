@@ -89,6 +89,15 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   }
   bool times_operations() const { return timed_.load(std::memory_order_relaxed); }
   TimeoutExtensions& extensions() const { return extensions_; }
+  /// Waits until what was started asynchronously is over, whatever came of it, and completion hooks
+  /// have been told.
+  void wait_pending();
+  /// Whether some ranks can go on without the others: the communicator was made over a store.
+  bool can_shrink() const;
+  /// Another communicator, of all ranks but the `excluded` ones, which do not call this and may be
+  /// gone. This one may have failed. `abort_first`: it is given up before, with what is pending.
+  std::shared_ptr<TorchComm> shrink(const std::vector<int64_t>& excluded, bool abort_first,
+                                    const std::string& name, std::chrono::milliseconds timeout);
   /// Waits for what is pending. May be repeated, and may follow an abort.
   void finalize();
   void abort();
@@ -159,6 +168,7 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   std::unordered_map<uintptr_t, Registered> registered_;
   std::mutex memory_mutex_;  // of what is registered; nobody wants the GIL under it
   void let_go();
+  c10::intrusive_ptr<c10d::Store> store() const;
   std::shared_ptr<TorchComm> split_engine(const std::vector<int>& ranks, const std::string& name,
                                           std::chrono::milliseconds timeout);
 
@@ -174,10 +184,13 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   const int rank_;
   const int size_;
   std::atomic<uint64_t> splits_{0};
+  std::atomic<uint64_t> shrinks_{0};
   std::mutex kept_mutex_;
   Tensors kept_;
 
   mutable std::mutex mutex_;  // of the members below; nothing is called under it
+  // Where its ranks met, or those of what it was split from; until it is finalized.
+  c10::intrusive_ptr<c10d::Store> store_;
   HintMap hints_;
   std::atomic<bool> timed_{false};
   mutable TimeoutExtensions extensions_{hooks_->watchers};

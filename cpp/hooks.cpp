@@ -59,6 +59,20 @@ void Hooks::clear() {
   completions.clear();
 }
 
+void Completions::run(const Completion& completion) const noexcept {
+  hooks_.each([&](const Hook& call) {
+    try {
+      call(completion);
+    } catch (...) {
+      report_unraisable(std::current_exception(), "torchcomms completion hook");
+    }
+  });
+}
+
+void Completions::wait() const {
+  for (size_t left = expected_.load(); left != 0; left = expected_.load()) expected_.wait(left);
+}
+
 std::exception_ptr Hooks::run_abort() const noexcept {
   std::exception_ptr first;
   abort.each([&](const Abort& call) {

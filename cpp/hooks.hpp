@@ -168,6 +168,36 @@ class HookList {
   Watchers* const watchers_ = nullptr;
 };
 
+/// Who is told of works that are over, and how many works have yet to be told of.
+class Completions {
+ public:
+  using Hook = std::function<void(const Completion&)>;
+
+  /// Its hooks are counted in `watchers`, too.
+  explicit Completions(Watchers& watchers) : hooks_(watchers) {}
+
+  /// Whether anybody wants to know. A relaxed load.
+  bool any() const { return hooks_.any(); }
+  uint64_t add(Hook hook) { return hooks_.add(std::move(hook)); }
+  bool remove(uint64_t id) { return hooks_.remove(id); }
+  void clear() { hooks_.clear(); }
+  /// Calls the hooks. What one raises reaches no caller, as whoever ends a work did not ask for it.
+  void run(const Completion& completion) const noexcept;
+
+  /// A work will be told of, or come to nothing.
+  void expect() { expected_.fetch_add(1); }
+  /// That has happened.
+  void came() {
+    if (expected_.fetch_sub(1) == 1) expected_.notify_all();
+  }
+  /// Waits until all have.
+  void wait() const;
+
+ private:
+  HookList<Hook> hooks_;
+  std::atomic<size_t> expected_{0};
+};
+
 /// A communicator's hooks.
 struct Hooks {
   using Pre = std::function<void(uint64_t op_id, const OpArgs& args)>;
@@ -182,8 +212,8 @@ struct Hooks {
   HookList<Post> post{watchers};
   /// before the communicator or the process is given up; may run more than once
   HookList<Abort> abort;
-  /// with the key of a work that is over and did not fail; short, without the GIL
-  CompletionHooks completions{watchers};
+  /// short, without the GIL
+  Completions completions{watchers};
 
   void clear();
   /// Runs all abort hooks, whatever they raise; returns the first exception.

@@ -59,14 +59,14 @@ at::DataPtr share_memory(const at::Tensor& tensor, MemAllocator& allocator) {
   return storage.set_data_ptr(std::move(to));
 }
 
-MemAllocator& mem_allocator(const std::string& backend) {
+std::shared_ptr<MemAllocator> mem_allocator(const std::string& backend) {
   static std::mutex mutex;
   // Never destroyed: tensors may outlive everything else.
-  static auto& allocators = *new std::map<std::string, std::unique_ptr<MemAllocator>>();
+  static auto& allocators = *new std::map<std::string, std::shared_ptr<MemAllocator>>();
   std::lock_guard<std::mutex> lock(mutex);
   auto& allocator = allocators[backend];
-  if (!allocator) allocator = std::make_unique<MemAllocator>(backend);
-  return *allocator;
+  if (!allocator) allocator = std::make_shared<MemAllocator>(backend);
+  return allocator;
 }
 
 }  // namespace ferrocomm

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 
+#include <memory>
 #include <string>
 
 namespace ferrocomm {
@@ -33,6 +34,12 @@ class MemAllocator final : public c10::Allocator {
 at::DataPtr share_memory(const at::Tensor& tensor, MemAllocator& allocator);
 
 /// The allocator of `backend`, made on first use.
-MemAllocator& mem_allocator(const std::string& backend);
+std::shared_ptr<MemAllocator> mem_allocator(const std::string& backend);
+
+/// What `torch.cuda.MemPool` takes NCCL's memory from; torch's own kind of allocator, made by
+/// Python.
+std::shared_ptr<c10::Allocator> pool_allocator();
+/// A tensor in memory of a pool over `pool_allocator`; the pool is kept.
+at::Tensor empty_in_pool(int64_t size, at::ScalarType dtype, at::Device device);
 
 }  // namespace ferrocomm

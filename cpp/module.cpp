@@ -175,5 +175,9 @@ PYBIND11_MODULE(_comms, module) {
   bind_backend_wrapper(module);
   bind_functions(module);
   register_debug_handlers();
+#if TORCH_VERSION_MINOR < 12
+  // Where torch 2.11 looks for it. The package has bound it before anything imports this.
+  module.attr("new_comm") = py::module_::import("torchcomms").attr("new_comm");
+#endif
   py::module_::import("atexit").attr("register")(py::cpp_function(end_of_process));
 }

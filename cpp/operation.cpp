@@ -28,7 +28,7 @@ Operation::Operation(const TorchComm& comm, c10d::OpType type, const char* name,
 
 void Operation::show() {
   const auto& hooks = comm_.hooks();
-  if (hooks->completions.any()) state_->report_to({hooks, &hooks->completions});
+  if (hooks->completions.any()) state_->report_to({hooks, &hooks->completions}, type_);
   comm_.extensions().apply(comm_, state_, call_.timeout);
   if (comm_.times_operations()) state_->keep_time();
 }

@@ -54,11 +54,17 @@ CommsRecord::CommsRecord(const TorchComm& comm, const RecordedCall& call) {
   const auto sequence = static_cast<int64_t>(comm.sequence()) + 1;
   const auto& typed = call.inputs.empty() ? call.outputs : call.inputs;
   const auto dtype = typed.empty() ? at::kByte : typed.front().scalar_type();
+  const std::tuple<int64_t, bool> place(sequence, message);
+#if TORCH_VERSION_MINOR >= 12
   parts_ = std::make_unique<Parts>(std::make_shared<torch::ParamCommsDebugInfo>(
       group, rank, std::string(call.operation), elements(call.inputs), elements(call.outputs),
       dtype, in_sizes, out_sizes, kUnknown, kUnknown, comm.size(), call.async));
-  const std::tuple<int64_t, bool> place(sequence, message);
   torch::maybeSetSequenceInfo(parts_->info, place);
+#else
+  parts_ = std::make_unique<Parts>(std::make_shared<torch::ParamCommsDebugInfo>(
+      group, rank, std::string(call.operation), elements(call.inputs), elements(call.outputs),
+      dtype, in_sizes, out_sizes, kUnknown, kUnknown, comm.size()));
+#endif
   if (!parts_->record.isActive()) return;
   if (!parts_->record.needsInputs()) {
     parts_->record.before(at::kParamCommsCallName);

@@ -95,7 +95,7 @@ void Window::register_tensor(const at::Tensor& tensor, bool owning,
   });
   auto fresh = std::make_shared<Registered>();
   if (shares) {
-    fresh->before = share_memory(tensor, mem_allocator(comm_->backend()));
+    fresh->before = share_memory(tensor, *mem_allocator(comm_->backend()));
     buffer.data = tensor.mutable_data_ptr();
   }
   fresh->watched.emplace(tensor.getIntrusivePtr());

@@ -168,6 +168,19 @@ void OperationState::keep_time() {
   began_ = Clock::now();
 }
 
+void OperationState::report_to(std::shared_ptr<Completions> hooks, c10d::OpType type) {
+  hooks->expect();
+  reports_ = std::move(hooks);
+  type_ = type;
+  began_ = Clock::now();
+}
+
+void OperationState::report() {
+  if (!reports_) return;
+  if (status_ == FC_OK) reports_->run({key_, sequence_, type_, began_, Clock::now()});
+  reports_->came();
+}
+
 void OperationState::take_time() {
   if (!timed_) return;
   int64_t unknown = -1;
@@ -233,7 +246,7 @@ void OperationState::settle() {
   }
   phase_.store(Phase::kSettled, std::memory_order_release);
   phase_.notify_all();
-  if (reports_ && status == FC_OK) reports_->run(key_);
+  report();
 }
 
 void OperationState::on_complete(void* context, fc_status, const char*) {

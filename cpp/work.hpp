@@ -26,10 +26,16 @@
 
 namespace ferrocomm {
 
-template <typename F>
-class HookList;
-/// Told the key of a work that is over and did not fail.
-using CompletionHooks = HookList<std::function<void(uint64_t key)>>;
+/// A work that is over and did not fail.
+struct Completion {
+  uint64_t key = 0;
+  uint64_t sequence = 0;
+  c10d::OpType type = c10d::OpType::UNKNOWN;
+  std::chrono::steady_clock::time_point began;
+  /// when the end was noticed
+  std::chrono::steady_clock::time_point ended;
+};
+class Completions;
 
 class OperationState : public std::enable_shared_from_this<OperationState> {
  public:
@@ -41,7 +47,7 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   void add_output(const at::Tensor& tensor) { outputs_.push_back(tensor); }
   void add_work(WorkHandle work);
   /// Who is told when it has ended well.
-  void report_to(std::shared_ptr<const CompletionHooks> hooks) { reports_ = std::move(hooks); }
+  void report_to(std::shared_ptr<Completions> hooks, c10d::OpType type);
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   /// Takes the time from here to the end.
   void keep_time();
@@ -97,6 +103,7 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   void require_published() const;
   void wait_for_parts(std::chrono::milliseconds timeout);
   void take_time();
+  void report();
   void settle();
   void complete_future();
 
@@ -107,7 +114,8 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   const uint64_t key_;
   uint64_t sequence_ = 0;
   bool whole_ = false;
-  std::shared_ptr<const CompletionHooks> reports_;
+  std::shared_ptr<Completions> reports_;
+  c10d::OpType type_ = c10d::OpType::UNKNOWN;
   bool timed_ = false;
   std::chrono::steady_clock::time_point began_;
   std::atomic<int64_t> took_ns_{-1};

@@ -761,6 +761,12 @@ fc_status fc_comm_info(const struct fc_comm *comm, struct fc_string **json);
 fc_status fc_comm_finalize(struct fc_comm *comm);
 
 /**
+ * Waits until every asynchronous operation is over that was started before, whatever came of it:
+ * works have the outcomes. Functions given to `fc_work_on_complete` may still run.
+ */
+fc_status fc_comm_wait_pending(struct fc_comm *comm);
+
+/**
  * Fails everything pending on this rank with `FC_ERR_ABORTED` and wakes its waiters. Never waits
  * for a peer: the others learn of it by their time-out or the end of the connection. Any thread;
  * calling it again does nothing.

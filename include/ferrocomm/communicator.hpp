@@ -112,6 +112,8 @@ class Communicator : public Operations<Communicator, void> {
   void set_timeout(Nanoseconds timeout) {
     detail::check(fc_comm_set_timeout(get(), timeout.count()));
   }
+  // Until what was started asynchronously is over, whatever came of it.
+  void wait_pending() { detail::check(fc_comm_wait_pending(get())); }
   void finalize() { detail::check(fc_comm_finalize(get())); }
   void abort() { detail::check(fc_comm_abort(get())); }
 

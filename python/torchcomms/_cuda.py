@@ -75,6 +75,21 @@ def pool_allocator() -> Any:
     return pluggable.allocator()
 
 
+@functools.cache
+def _pool() -> Any:
+    import torch
+
+    return torch.cuda.MemPool(pool_allocator())
+
+
+def empty_in_pool(size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor in the memory that `pool_allocator` gives."""
+    import torch
+
+    with torch.cuda.use_mem_pool(_pool(), device):
+        return torch.empty(size, dtype=dtype, device=device)
+
+
 def with_index(device: torch.device, rank: int) -> torch.device:
     """`device` with an index.
 

@@ -1,6 +1,6 @@
 /* What this machine can do at best, to hold the engine against.
  *
- *     floors CORES          such as `0,1`
+ *     floors CORES [flag]   such as `0,1`; with `flag` that alone
  *
  * Prints `flag NANOSECONDS`: one way of a flag between the first two cores, each spinning on a
  * cache line the other writes; and `copy THREADS BYTES GIGABYTES`: bytes copied per second (10^9),
@@ -138,16 +138,18 @@ static void copy_together(int threads, size_t bytes) {
 }
 
 int main(int argc, char** argv) {
-  char* at = argc == 2 ? argv[1] : "";
+  int all = argc == 2;
+  char* at = all || (argc == 3 && strcmp(argv[2], "flag") == 0) ? argv[1] : "";
   while (*at != '\0' && core_count < MAX_CORES) {
     cores[core_count++] = (int)strtol(at, &at, 10);
     if (*at == ',') at++;
   }
   if (core_count == 0) {
-    fprintf(stderr, "usage: floors CORES\n");
+    fprintf(stderr, "usage: floors CORES [flag]\n");
     return 2;
   }
   if (core_count > 1) flag_exchange();
+  if (!all) return 0;
   for (size_t bytes = 4096; bytes <= 64u << 20; bytes *= 8) copy_together(core_count, bytes);
   copy_together(core_count, 64u << 20);
   return 0;

@@ -102,6 +102,7 @@ static void options(fc_comm* comm) {
 
 static void handles(fc_comm* comm) {
   CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_barrier(NULL, NULL, NULL));
+  CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_wait_pending(NULL));
   CHECK_TEXT("communicator is NULL");
   CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_work_wait(NULL, 0));
   CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_state(comm, NULL));

@@ -67,6 +67,21 @@ static void numbers(fc_comm* comm) {
   fc_work_destroy(second);
 }
 
+static void all_that_is_pending(fc_comm* comm) {
+  int32_t data = 0;
+  fc_work* works[3] = {NULL, NULL, NULL};
+  CHECK_OK(fc_comm_barrier(comm, NULL, &works[0]));
+  CHECK_OK(fc_comm_recv(comm, &data, 1, FC_DTYPE_INT32, fc_comm_rank(comm), 76, NULL, &works[1]));
+  CHECK_OK(fc_comm_barrier(comm, NULL, &works[2]));
+  CHECK_OK(fc_work_cancel(works[1]));
+  CHECK_OK(fc_comm_wait_pending(comm));
+  CHECK(fc_work_status(works[0]) == FC_OK, "the first is over");
+  CHECK(fc_work_status(works[1]) == FC_ERR_CANCELLED, "one that failed is over");
+  CHECK(fc_work_status(works[2]) == FC_OK, "the last is over");
+  for (int i = 0; i < 3; ++i) fc_work_destroy(works[i]);
+  CHECK_OK(fc_comm_wait_pending(comm));
+}
+
 static void a_pending_receive(fc_comm* comm) {
   int32_t data = 0;
   int self = fc_comm_rank(comm);
@@ -103,6 +118,7 @@ static void interrupts(fc_comm* comm) {
   CHECK_OK(fc_comm_recv(comm, &data, 1, FC_DTYPE_INT32, fc_comm_rank(comm), 80, NULL, &work));
   CHECK_OK(fc_set_interrupt_callback(interrupt, &stop));
   CHECK_STATUS(FC_ERR_INTERRUPTED, fc_work_wait(work, 0));
+  CHECK_STATUS(FC_ERR_INTERRUPTED, fc_comm_wait_pending(comm));
   CHECK(fc_work_status(work) == FC_IN_PROGRESS, "the operation goes on");
   CHECK_OK(fc_set_interrupt_callback(NULL, NULL));
   CHECK_OK(fc_work_cancel(work));
@@ -112,6 +128,7 @@ static void interrupts(fc_comm* comm) {
 void test_works(fc_comm* comm) {
   callbacks(comm);
   numbers(comm);
+  all_that_is_pending(comm);
   a_pending_receive(comm);
   interrupts(comm);
   CHECK_OK(fc_comm_barrier(comm, NULL, NULL));

@@ -1,7 +1,8 @@
-"""What one rank does in the tests of failures: `python failing.py NAME`. Ours alone."""
+"""What one rank does in the tests of failures: `python failing.py NAME...`. Ours alone."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
 import os
@@ -9,9 +10,11 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import torchcomms
 
@@ -59,6 +62,18 @@ def over(tested: torchcomms.TorchComm) -> None:
     print("STILL HERE", flush=True)
 
 
+def board() -> dist.TCPStore:
+    """The store that communicators meet at, which rank 0 serves once it has made one."""
+    return dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), None, False)
+
+
+def until_over() -> None:
+    """Waits until rank 0 has seen what it was to see, or has ended."""
+    # Its end is the end of its store.
+    with contextlib.suppress(dist.DistError):
+        board().wait(["over"], datetime.timedelta(seconds=60))
+
+
 def time_out() -> None:
     tested = comm(seconds=2)
     tested.register_abort_hook(lambda: print("THE HOOK", flush=True))
@@ -66,9 +81,9 @@ def time_out() -> None:
     if RANK == 0:
         failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())
         over(tested)
+        board().set("over", "")
     else:
-        # Until the other rank has had its time-out.
-        time.sleep(8)
+        until_over()
         tested.abort()
 
 
@@ -87,16 +102,15 @@ def asynchronous_error() -> None:
     if RANK == 0:
         failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())
         over(tested)
+        board().set("over", "")
     else:
-        time.sleep(3)
+        until_over()
         tested.abort()
 
 
 def never_joins() -> None:
     if RANK == 0:
         failed(lambda: comm(seconds=2))
-    else:
-        time.sleep(4)
 
 
 def aborted() -> None:
@@ -108,8 +122,9 @@ def aborted() -> None:
         failed(work.wait_blocking)
         tested.finalize()
         print("STILL HERE", flush=True)
+        board().set("over", "")
     else:
-        time.sleep(2)
+        until_over()
         tested.abort()
 
 
@@ -270,5 +285,36 @@ def published() -> None:
     print("STILL HERE", flush=True)
 
 
+def revoking() -> bool:
+    """Whether a thread of this process is in a revocation."""
+    tasks = Path("/proc/self/task").glob("*/comm")
+    return any(task.read_text().strip() == "fc-revoking" for task in tasks)
+
+
+def slow_revoke() -> None:
+    """A revocation that takes six seconds (SIMGPU_SLOW_REVOKE=0:6000) is not waited for."""
+    tested = comm(seconds=1)
+    first(tested)
+    if RANK == 0:
+        failed(lambda: tested.all_reduce(made([1.0]), SUM, async_op=True).wait_blocking())
+        assert revoking(), "it was waited for"
+        over(tested)
+        board().set("over", "")
+    else:
+        until_over()
+        tested.abort()
+    again = comm(name="again")
+    first(again)
+    # The thread that was left behind gives the communicator up when it gets there.
+    deadline = time.monotonic() + 60
+    while revoking():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    first(again)
+    again.finalize()
+
+
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    for name in sys.argv[1:]:
+        globals()[name]()
+        print("DONE", name, flush=True)

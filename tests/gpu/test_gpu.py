@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ import pytest
 import sim
 
 HERE = Path(__file__).parent
-NAMES = re.findall(r"^@program\ndef (\w+)", (HERE / "programs.py").read_text(), re.MULTILINE)
+NAMES = [
+    name
+    for file in sorted(HERE.glob("programs_*.py"))
+    for name in re.findall(r"^@program\ndef (\w+)", file.read_text(), re.MULTILINE)
+]
 SIDE = os.environ.get("FC_SIDE", "ours")
 SWITCH = {"ours": "1", "stock": "0"}
 
@@ -63,6 +68,18 @@ def test_program(name: str, ranks: int) -> None:
 
 
 ours_alone = pytest.mark.skipif(SIDE == "stock", reason="about our engine alone")
+
+
+@functools.cache
+def together(script: str, *names: str, ranks: int = 2) -> list[sim.Rank]:
+    """Programs of our engine alone, one after the other: starting the ranks takes longer than most."""
+    with tempfile.TemporaryDirectory() as shared:
+        return run(script, *names, ranks=ranks, FC_FOLDER=shared)
+
+
+def ended_well(ended: list[sim.Rank], name: str) -> None:
+    for rank in ended:
+        assert f"DONE {name}\n" in rank.output, rank.output
 
 
 @ours_alone
@@ -115,15 +132,28 @@ def test_abort_wakes_waiters() -> None:
 
 
 @ours_alone
-def test_what_cannot_be_served_is_refused_by_name_and_leaves_the_communicator_usable() -> None:
-    for rank in run("failing.py", "refused", ranks=2):
-        assert "STILL HERE" in rank.output, rank.output
+def test_a_revocation_that_does_not_end_holds_nobody_up() -> None:
+    for rank in run("failing.py", "slow_revoke", ranks=2, SIMGPU_SLOW_REVOKE="0:6000"):
+        assert "DONE slow_revoke" in rank.output, rank.output
+
+
+UNHARMED = (
+    # What cannot be served is refused by name, and leaves the communicator usable.
+    "refused",
+    # Calls that do not block are polled, and splits keep the order of their lists.
+    "polled",
+    # What a communicator holds is given up and kept as it says.
+    "suspended",
+    "suspended_at_the_end",
+    "registered",
+    "published",
+)
 
 
 @ours_alone
-def test_calls_that_do_not_block_are_polled_and_splits_keep_the_order_of_their_lists() -> None:
-    for rank in run("failing.py", "polled", ranks=2):
-        assert "STILL HERE" in rank.output, rank.output
+@pytest.mark.parametrize("program", UNHARMED)
+def test_nothing_is_left_behind(program: str) -> None:
+    ended_well(together("failing.py", *UNHARMED), program)
 
 
 @ours_alone
@@ -135,23 +165,43 @@ def test_an_older_nccl_says_what_it_lacks(tmp_path: Path) -> None:
         assert "STILL HERE" in rank.output, rank.output
 
 
-@ours_alone
-@pytest.mark.parametrize(
-    "program", ["suspended", "suspended_at_the_end", "registered", "published"]
-)
-def test_what_a_communicator_holds_is_given_up_and_kept_as_it_says(program: str) -> None:
-    for rank in run("failing.py", program, ranks=2):
-        assert "STILL HERE" in rank.output, rank.output
+WINDOWS = ("apart", "through_torch_distributed", "unfit", "kept", "late")
 
 
 @ours_alone
-@pytest.mark.parametrize(
-    ("program", "ranks"),
-    [("everything", 3), ("through_torch_distributed", 2), ("apart", 2), ("unfit", 2), ("late", 2)],
-)
-def test_windows(program: str, ranks: int, tmp_path: Path) -> None:
-    for rank in run("window_ranks.py", program, ranks=ranks, FC_FOLDER=str(tmp_path)):
-        assert "DONE" in rank.output, rank.output
+@pytest.mark.parametrize("program", WINDOWS)
+def test_windows_of_two(program: str) -> None:
+    ended_well(together("window_ranks.py", *WINDOWS), program)
+
+
+@ours_alone
+def test_windows_of_three() -> None:
+    ended_well(together("window_ranks.py", "everything", ranks=3), "everything")
+
+
+ELASTIC = ("sizes_and_orders", "refusals", "lost_on_the_way", "rounds")
+
+
+@ours_alone
+@pytest.mark.parametrize("program", ELASTIC)
+def test_members_change(program: str) -> None:
+    # Its one process starts the ranks itself.
+    ended_well(together("elastic.py", *ELASTIC, ranks=1), program)
+
+
+@ours_alone
+def test_members_change_where_calls_do_not_block_and_where_nccl_is_older(tmp_path: Path) -> None:
+    old = sim.older((2, 26, 5), folder() / "libnccl.so.2", tmp_path / "libnccl.so.2")
+    names = ("sizes_and_orders", "refusals")
+    for extra in ({"ELASTIC_BLOCKING": "false"}, old):
+        ended = run("elastic.py", *names, ranks=1, **extra)
+        for name in names:
+            ended_well(ended, name)
+
+
+@ours_alone
+def test_members_change_through_torch_distributed() -> None:
+    ended_well(run("elastic.py", "through_torch", ranks=2), "through_torch")
 
 
 @ours_alone

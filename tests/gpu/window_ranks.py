@@ -1,4 +1,4 @@
-"""What one rank does to windows on the simulated GPU: `python window_ranks.py NAME`.
+"""What one rank does to windows on the simulated GPU: `python window_ranks.py NAME...`.
 
 The bodies are those of tests/python/windows.py, which the host engine passes. FC_FOLDER is a folder
 that the ranks share.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from ranks import Rank
 
 os.environ.setdefault("TORCHCOMM_ABORT_ON_ERROR", "0")
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-ME = Rank(RANK, SIZE, Path(os.environ["FC_FOLDER"]))
+ME = Rank(RANK, SIZE, Path())  # its folder is the program's
 PLACE = windows.Place("nccl", f"cuda:{RANK}", "allocator")
 ROUNDS = 1000
 
@@ -80,6 +79,37 @@ def unfit() -> None:
     comm.finalize()
 
 
+def kept() -> None:
+    """A mapped tensor is memory for as long as it lives, whatever ends before it."""
+    following = (RANK + 1) % SIZE
+    for ending in ("deregister", "finalize", "abort"):
+        comm = PLACE.comm(ME, ending)
+        given = PLACE.tensor(1 << 20)
+        window = comm.new_window(given)
+        given.copy_(torch.full(given.shape, RANK + 1))
+        torch.cuda.synchronize()
+        comm.barrier()
+        mapped = window.map_remote_tensor(following)
+        assert mapped[-1].item() == following + 1
+        comm.barrier()
+        if ending != "abort":
+            window.tensor_deregister()
+        del given
+        if ending == "finalize":
+            comm.finalize()
+        if ending == "abort":
+            comm.abort()
+        del window
+        assert mapped.sum().item() == (1 << 20) * (following + 1)
+        mapped.fill_(7)
+        assert mapped.sum().item() == (1 << 20) * 7
+        if ending == "deregister":
+            comm.barrier()
+        del mapped
+        if ending == "deregister":
+            comm.finalize()
+
+
 def late() -> None:
     """A wait whose signal does not come fails its communicator, and the device goes on."""
     comm = PLACE.comm(ME)
@@ -90,13 +120,18 @@ def late() -> None:
             window.wait_signal(1, async_op=True, timeout=timedelta(seconds=1)).wait_blocking()
         torch.cuda.synchronize()
         assert comm.state() == "failed"
+        ME.store("over").set("over", "")
     else:
-        time.sleep(4)
+        ME.store("over").wait(["over"], timedelta(seconds=60))
     comm.abort()
 
 
 if __name__ == "__main__":
     torch.cuda.set_device(RANK)
-    with SimOps():
-        globals()[sys.argv[1]]()
-    print("DONE", flush=True)
+    for name in sys.argv[1:]:
+        folder = Path(os.environ["FC_FOLDER"]) / name
+        folder.mkdir(exist_ok=True)
+        ME = Rank(RANK, SIZE, folder)
+        with SimOps():
+            globals()[name]()
+        print("DONE", name, flush=True)

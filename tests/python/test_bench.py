@@ -208,6 +208,17 @@ def test_on_one_core_no_target_is_judged() -> None:
     assert {row.reached for row in _targets.rows(found)} == {None}
 
 
+@pytest.mark.parametrize(
+    ("flags", "reached"), [([120.0, 240.0], True), ([90.0, 240.0], False), ([], None)]
+)
+def test_a_call_is_held_against_the_faster_flag_beside_it(
+    flags: list[float], reached: bool | None
+) -> None:
+    small = cell(size=8, capi=[0.2])
+    small.flags_ns = flags
+    assert verdict(results(small), "all_reduce f32 8 B in C: at most 2") is reached
+
+
 def test_targets_against_gloo_look_at_the_worst_size() -> None:
     fast = cell(size=8, ranks=4, dist=[1.0], gloo=[9.0])
     slow = cell(size=MIB, ranks=4, dist=[2.0], gloo=[1.0])

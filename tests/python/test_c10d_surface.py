@@ -1,7 +1,9 @@
-"""What c10d asks of a backend beyond collectives: splits, profiling, sparse sums, time-outs."""
+"""What c10d asks of a backend beyond collectives: splits, shrinking, profiling, hooks, memory."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from datetime import timedelta
 from typing import Any
@@ -122,8 +124,69 @@ def words_of_timeouts(me: Rank) -> None:
             pair.barrier(options).wait()
 
 
+def told_of_what_is_over(me: Rank) -> None:
+    """A hook of its own group; waiting for what is pending also waits until it has been told."""
+    group = dist.new_group()
+    seen: list[Any] = []
+    group._register_on_completion_hook(seen.append)
+    with pytest.raises(RuntimeError, match="hook already"):
+        group._register_on_completion_hook(seen.append)
+    works = [dist.all_reduce(torch.ones(1000), group=group, async_op=True) for _ in range(3)]
+    dist.broadcast(torch.ones(2), 0, group=group)
+    group._wait_for_pending_works()
+    assert all(work.is_completed() for work in works)
+    kinds = sorted(str(info.op_type).rpartition(".")[2] for info in seen)
+    assert kinds == ["ALLREDUCE", "ALLREDUCE", "ALLREDUCE", "BROADCAST"]
+    assert len({info.seq for info in seen}) == 4
+    for info in seen:
+        assert info.time_started <= info.time_finished
+        assert info.active_duration >= timedelta(0)
+    # what fails is over, too, and the hook is not told of it
+    if me.rank == 0:
+        late = dist.irecv(torch.ones(1), 1, group=group)
+        backend_of(group).set_timeout(timedelta(seconds=0.1))
+        lost = dist.irecv(torch.ones(1), 1, group=group)
+        with pytest.raises(RuntimeError, match="timeout"):
+            lost.wait()
+        me.meet("lost")
+        late.wait()
+    else:
+        me.meet("lost")
+        if me.rank == 1:
+            dist.send(torch.ones(1), 0, group=group)
+    group._wait_for_pending_works()
+    assert len(seen) == (4 if me.rank > 1 else 5)
+
+
+def memory_of_the_backend(me: Rank) -> None:
+    backend = backend_of(dist.group.WORLD)
+    assert backend.supports_tensor_alloc(CPU)
+    assert backend.mem_allocator is torchcomms.get_mem_allocator("gloo")
+    tensor = backend.allocate_tensor(5, dtype=torch.float64, device=CPU)
+    assert (tensor.shape, tensor.dtype) == ((5,), torch.float64)
+    tensor.fill_(me.rank + 1.0)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [6.0] * 5
+
+
+def refused_by_name(me: Rank) -> None:
+    backend = backend_of(dist.group.WORLD)
+    assert not backend._supports_time_estimate
+    with pytest.raises(NotImplementedError, match="backend gloo has no startTimeEstimate"):
+        backend._start_time_estimate()
+    with pytest.raises(NotImplementedError, match="backend gloo has no endTimeEstimate"):
+        backend._end_time_estimate()
+    with pytest.raises(NotImplementedError, match="suspend"):
+        backend.suspend()
+    with pytest.raises(NotImplementedError, match="backend gloo has no merge"):
+        dist.group.WORLD.merge_remote_group(me.store("merge"), 2 * me.size)
+
+
 def surface(me: Rank) -> None:
     me.world()
+    told_of_what_is_over(me)
+    memory_of_the_backend(me)
+    refused_by_name(me)
     splits_count_alike(me)
     profiled(me)
     sparse_sum(me)
@@ -137,3 +200,62 @@ def surface(me: Rank) -> None:
 
 def test_the_rest_of_c10d(job):
     job(surface, 3)
+
+
+def shrunk(me: Rank) -> list[str]:
+    """Groups, then the world; rank 2 leaves them and stays alive."""
+    me.world()
+    parts = [dist.new_group(), dist.split_group(split_ranks=[[2, 1, 0]])]
+    if me.rank != 2:
+        for part in parts:
+            smaller = dist.shrink_group([dist.get_group_rank(part, 2)], part)
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor, group=smaller)
+            assert (tensor.item(), smaller.size()) == (2.0, 2)
+    if me.rank == 2:
+        with pytest.raises(RuntimeError, match="exclusion list"):
+            dist.shrink_group([2])
+        me.meet("end")
+        return []
+    backend = backend_of(dist.group.WORLD)
+    with pytest.raises(ValueError, match="excluded twice"):
+        backend.shrink([2, 2])
+    with pytest.raises(ValueError, match="no such rank"):
+        backend.shrink([3])
+    with pytest.raises(ValueError, match="this rank is excluded"):
+        backend.shrink([me.rank])
+    pending = dist.irecv(torch.ones(1), 2)
+    dist.shrink_group([2], shrink_flags=1)
+    with pytest.raises(RuntimeError, match="aborted"):
+        pending.wait()
+    tensor = torch.tensor([me.rank + 1.0])
+    dist.all_reduce(tensor)
+    assert (tensor.item(), dist.get_world_size()) == (3.0, 2)
+    (world,) = torchcomms.engine_info()["groups"]
+    me.meet("end")
+    dist.destroy_process_group()
+    return [world["served_by"], world["communicator"]["operations"]["all_reduce"]]
+
+
+def test_groups_shrink_without_those_who_leave(job_over):
+    first, second, third = job_over(shrunk, 3)
+    assert first == second == ["ferrocomm", {"count": 1, "bytes": 4}]
+    assert third == []
+
+
+def shrunk_after_a_death(me: Rank) -> float:
+    me.world()
+    if me.rank == 1:
+        me.meet("joined")
+        os.kill(os.getpid(), signal.SIGKILL)
+    me.meet("joined")
+    with pytest.raises(RuntimeError):
+        dist.all_reduce(torch.ones(1))
+    dist.shrink_group([1], shrink_flags=1)
+    tensor = torch.tensor([dist.get_rank() + 1.0])
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
+def test_a_group_shrinks_after_a_death(job_over):
+    assert job_over(shrunk_after_a_death, 3, dies=[1]) == [3.0, None, 3.0]

@@ -40,6 +40,11 @@ def subgroups(me: Rank) -> None:
             assert tensor.item() == 8
     else:
         dist.barrier(group=low)
+    own, every = dist.new_subgroups(2)
+    assert len(every) == 2
+    tensor = torch.tensor([me.rank])
+    dist.all_reduce(tensor, group=own)
+    assert tensor.item() == (1 if me.rank < 2 else 5)
     if me.rank in (1, 3):
         out: list[object] = [None, None]
         dist.all_gather_object(out, me.rank, group=high)
@@ -77,6 +82,22 @@ def mesh(me: Rank) -> None:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     me.world()
+    line = init_device_mesh("cpu", (4,))
+    tensor = torch.tensor([float(me.rank)])
+    dist.all_reduce(tensor, group=line.get_group())
+    assert tensor.item() == 6.0
+    cube = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("far", "one", "near"))
+    for names, expected in (
+        (("far",), me.rank % 2 * 2.0 + 2),
+        (("one",), float(me.rank)),
+        (("near",), me.rank // 2 * 4.0 + 1),
+        (("far", "near"), 6.0),
+        (("one", "near"), me.rank // 2 * 4.0 + 1),
+    ):
+        part = cube[names] if len(names) == 1 else cube[names]._flatten()
+        tensor = torch.tensor([float(me.rank)])
+        dist.all_reduce(tensor, group=part.get_group())
+        assert tensor.item() == expected, names
     grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
     tensor = torch.tensor([float(me.rank)])
     dist.all_reduce(tensor, group=grid.get_group("columns"))

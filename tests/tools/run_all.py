@@ -77,7 +77,7 @@ FULL = [
     Check("test-hosts", 1800, r"^hosts:"),
     Check("sanitize", 3600, r"^(c|c\+\+) tests:|^sanitize:"),
     Check("test-conformance-full", 3600, r"^conformance:"),
-    Check("test-suite", 3600, r"^torch suite"),
+    Check("test-suite", 3600, r"^torch suite|^=+ .* in [\d.]+s"),
     Check("test-users", 3600, r"^users:"),
     Check("test-titan", 3600, r"^torchtitan:"),
     Check("demo", 900, r"the Rust engine served the group"),

@@ -34,6 +34,14 @@ OWN: tuple[Setting, ...] = (
         "`auto`: shared memory within a machine, TCP between machines",
     ),
     Setting(
+        ("FERROCOMM_TCP_STREAMS",),
+        (
+            "how many connections carry messages of 1 MB and more from a process to another one: "
+            "1 to 16, or `auto`. They are opened with the first such message"
+        ),
+        "`auto`: 4 between machines, 1 within one",
+    ),
+    Setting(
         ("FERROCOMM_DIRECT_READS",),
         (
             "whether ranks of one machine read large buffers in one another's memory "

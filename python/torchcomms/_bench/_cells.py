@@ -62,6 +62,7 @@ class Cell:
     rounds: dict[str, list[float]] = field(default_factory=dict)  # microseconds of one call
     wrong: dict[str, int] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # why a system has no result
+    flags_ns: list[float] = field(default_factory=list)  # a flag one way, before and after it
 
     @property
     def count(self) -> int:
@@ -98,6 +99,7 @@ class Cell:
             "size": self.size,
             "count": self.count,
             "dtype": self.dtype,
+            "flags_ns": self.flags_ns,
             "ranks": self.ranks,
             "systems": systems,
             "notes": self.notes,

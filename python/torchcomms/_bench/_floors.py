@@ -38,6 +38,18 @@ def machine(folder: Path) -> dict[str, Any]:
     return parsed(done.stdout)
 
 
+def flag(folder: Path) -> float | None:
+    """Nanoseconds of a flag one way, now: a hypervisor may move processors nearer or farther."""
+    program = folder / "floors"
+    cores = _systems.available_cores()[:2]
+    if len(cores) < 2 or not program.exists():
+        return None
+    line = [str(program), ",".join(map(str, cores)), "flag"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT, check=False)
+    found: float = parsed(done.stdout)["flag_ns"]
+    return found or None
+
+
 def better(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Of two measurements the quicker: what the machine can do while nobody disturbs it."""
     if "missing" in first or "missing" in second:

@@ -86,6 +86,14 @@ def _bounds(results: Results) -> str:
         copies = ", ".join(f"{shown_size(n)} {r:.1f}" for n, r in sorted(floors["copies"].items()))
         if floors["flag_ns"]:
             text += f"* A flag from one core to another, one way: {floors['flag_ns']:.0f} ns.\n"
+        beside = sorted(flag for cell in results.cells for flag in cell.flags_ns)
+        if beside:
+            text += (
+                f"* The same before and after each line of two ranks: {beside[0]:.0f} to "
+                f"{beside[-1]:.0f} ns, median {statistics.median(beside):.0f}. A hypervisor moves "
+                "processors about; where a flag takes five times as long, so do lines that "
+                "another core has written.\n"
+            )
         text += (
             f"* memcpy in GB/s on each of {floors['threads']} cores, all at once: {copies}.\n"
             "* The bound of an operation is one flag and the least traffic of a rank through "

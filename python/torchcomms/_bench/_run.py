@@ -119,7 +119,7 @@ def run(plan: Plan, folder: Path, say: Say) -> Results:
     for index, ranks in enumerate(plan.ranks):
         waiting = plan.ranks[index:]
         share = SHARES.get(ranks, 1) / sum(SHARES.get(r, 1) for r in waiting)
-        left -= _Stage(results, starter, ranks, left * share, say).run()
+        left -= _Stage(results, starter, ranks, left * share, say, folder).run()
     if bounds:
         results.floors = _floors.better(results.floors, _floors.machine(folder))
     if plan.extras:
@@ -146,13 +146,20 @@ class _Stage:
     """All cells of one number of ranks, with the systems alive throughout."""
 
     def __init__(
-        self, results: Results, starter: Starter, ranks: int, seconds: float, say: Say
+        self,
+        results: Results,
+        starter: Starter,
+        ranks: int,
+        seconds: float,
+        say: Say,
+        folder: Path,
     ) -> None:
         self._results = results
         self._starter = starter
         self._ranks = ranks
         self._seconds = seconds
         self._say = say
+        self._folder = folder
         self._alive: dict[str, System] = {}
         self._failed: dict[str, str] = dict(results.missing)
 
@@ -226,6 +233,7 @@ class _Stage:
     def _measure(self, cell: Cell) -> None:
         """One cell: calibration, blocks of every system in turn, and the check of the results."""
         self._results.cells.append(cell)
+        self._note_flag(cell)
         calls: dict[str, int] = {}
         for name in self._results.plan.systems:
             reason = _cells.serves(name, cell)
@@ -246,6 +254,7 @@ class _Stage:
                     calls.pop(name)
                     continue
                 cell.rounds.setdefault(name, []).append(took / count / 1e3)
+        self._note_flag(cell)
         if cell.size <= LARGEST_CHECKED and OPERATIONS[cell.operation].has_size:
             for name in calls:
                 wrong = self._ask(name, cell, partial(self._wrong, cell=cell))
@@ -282,6 +291,12 @@ class _Stage:
         line = f"time {cell.operation} {cell.size} {cell.dtype} {before} {calls}"
         took = max(system.ask(line, ASK_LIMIT))
         return took / 2 if cell.operation == "send_recv" else took
+
+    def _note_flag(self, cell: Cell) -> None:
+        """How far apart the processors of two ranks are beside this line."""
+        if self._ranks == 2:
+            flag = _floors.flag(self._folder)
+            cell.flags_ns += [] if flag is None else [flag]
 
     def _wrong(self, system: System, cell: Cell) -> int:
         return sum(system.ask(f"check {cell.operation} {cell.size} {cell.dtype}", ASK_LIMIT))

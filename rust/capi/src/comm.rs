@@ -395,6 +395,14 @@ pub unsafe extern "C" fn fc_comm_finalize(comm: *mut fc_comm) -> fc_status {
     }
 }
 
+/// Waits until every asynchronous operation is over that was started before, whatever came of it:
+/// works have the outcomes. Functions given to `fc_work_on_complete` may still run.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_wait_pending(comm: *mut fc_comm) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator.
+    unsafe { with_comm(comm, |handle| handle.communicator.wait_pending()) }
+}
+
 /// Fails everything pending on this rank with `FC_ERR_ABORTED` and wakes its waiters. Never waits
 /// for a peer: the others learn of it by their time-out or the end of the connection. Any thread;
 /// calling it again does nothing.

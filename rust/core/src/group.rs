@@ -156,6 +156,13 @@ pub trait Group: Send + Sync {
     /// from any thread, never blocks on a peer.
     fn abort(&self);
 
+    /// Fails the group with `cause` on all ranks that can be told. Never waits for them. An engine that
+    /// tells nobody ends it here alone.
+    fn fail(&self, cause: Error) {
+        let _nobody_is_told = cause;
+        self.abort();
+    }
+
     /// Why the group has failed, if it has.
     fn failure(&self) -> Option<Error>;
 

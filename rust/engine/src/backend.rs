@@ -13,7 +13,7 @@ use ferrocomm_core::store::Store;
 use ferrocomm_core::{Error, ErrorKind, Result};
 use ferrocomm_host::{GroupOptions, HostEngine};
 
-use crate::communicator::CommunicatorOptions;
+use crate::communicator::{CommunicatorOptions, DEFAULT_TIMEOUT};
 use crate::fatal;
 
 /// An engine.
@@ -141,15 +141,21 @@ impl Backend {
     /// # Errors
     /// `Unsupported` where groups cannot change; whatever keeps the engine from listening.
     pub(crate) fn presence(self, options: &CommunicatorOptions) -> Result<Arc<dyn Presence>> {
+        let meeting = || HostEngine::process()?.presence(&options.name, options.rank);
         match self {
-            Self::Host => HostEngine::process()?.presence(&options.name, options.rank),
-            Self::Nccl => Err(Error::new(
-                ErrorKind::Unsupported,
-                "communicators of this engine cannot be reconfigured",
-            )
-            .got(self.name())
-            .expected(Self::Host.name())
-            .remedy("make a new communicator instead")),
+            Self::Host => meeting(),
+            Self::Nccl => {
+                let options = ferrocomm_nccl::GroupOptions {
+                    name: options.name.clone(),
+                    rank: GroupRank::new(0),
+                    size: 1,
+                    timeout: options.timeout.unwrap_or(DEFAULT_TIMEOUT),
+                    device: options.device,
+                    hints: options.hints.clone(),
+                    on_fatal: Arc::new(fatal::report),
+                };
+                ferrocomm_nccl::presence(&options, meeting()?)
+            }
         }
     }
 

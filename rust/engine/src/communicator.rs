@@ -314,6 +314,15 @@ impl Communicator {
         }
     }
 
+    /// Waits until every asynchronous operation is over that was started before, whatever came of it.
+    ///
+    /// # Errors
+    /// `Interrupted`, when the client wants its thread back.
+    pub fn wait_pending(&self) -> Result<()> {
+        self.check_process()?;
+        self.shared.pending.wait_for_none()
+    }
+
     /// Fails everything pending on this rank and wakes its waiters. Never waits for a peer. Again:
     /// nothing.
     pub fn abort(&self) {
@@ -336,7 +345,7 @@ impl Communicator {
 
     /// For whoever gives up the communicator: aborts what is still pending.
     pub fn close(&self) {
-        if !self.is_inherited() && self.shared.pending.load(Ordering::Acquire) > 0 {
+        if !self.is_inherited() && self.shared.pending.any() {
             self.abort();
         }
     }

@@ -1,6 +1,5 @@
 //! How a communicator issues an operation: checks, a number, the group, the records.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -149,13 +148,13 @@ impl Communicator {
     pub(crate) fn pending(self: &Arc<Self>, work: Arc<Work>, ticket: Ticket) -> Pending {
         let shared = self.shared().clone();
         let (operation, sequence) = (work.operation(), work.sequence());
-        shared.pending.fetch_add(1, Ordering::Relaxed);
+        shared.pending.add();
         work.on_complete(move |outcome| {
             let outcome = outcome
                 .clone()
                 .map_err(|error| shared.named(error, operation).sequence(sequence));
             shared.settle(ticket, operation, &outcome);
-            shared.pending.fetch_sub(1, Ordering::Release);
+            shared.pending.remove();
         });
         Pending::new(self.clone(), work)
     }

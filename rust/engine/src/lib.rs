@@ -16,6 +16,7 @@ mod hints;
 mod info;
 mod issue;
 mod json;
+mod outstanding;
 mod pending;
 mod place;
 mod process;

@@ -2,7 +2,7 @@
 //!
 //! Must not know groups.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferrocomm_core::call::Operation;
@@ -10,6 +10,7 @@ use ferrocomm_core::{Error, ErrorKind, Result};
 
 use crate::abort_hook::{AbortHookSlot, Ending};
 use crate::deferred;
+use crate::outstanding::Outstanding;
 use crate::process::process;
 use crate::recorder::{Label, Ticket};
 use crate::state::{Event, State};
@@ -22,7 +23,7 @@ pub(crate) struct Shared {
     /// whether the state is one that admits operations: a look at it costs no lock
     admits: AtomicBool,
     /// asynchronous works that are not complete
-    pub(crate) pending: AtomicUsize,
+    pub(crate) pending: Outstanding,
     pub(crate) abort_hook: AbortHookSlot,
 }
 
@@ -33,7 +34,7 @@ impl Shared {
             label: Arc::new(label),
             state: Mutex::new(State::Unconfigured),
             admits: AtomicBool::new(false),
-            pending: AtomicUsize::new(0),
+            pending: Outstanding::default(),
             abort_hook: AbortHookSlot::default(),
         }
     }

@@ -63,7 +63,10 @@ pub(crate) struct Send {
     /// none: to the own rank
     pub(crate) link: Option<Key>,
     pub(crate) region: Region,
+    /// bytes that were put into frames
     pub(crate) sent: usize,
+    /// bytes of chunks that are in a stream
+    pub(crate) gone: usize,
     /// the receiver's transfer, once granted
     pub(crate) granted: Option<u64>,
 }

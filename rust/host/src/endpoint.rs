@@ -7,6 +7,7 @@
 //! is refused is told in the log, and a flood of it in sums.
 
 mod greeting;
+mod settings;
 #[cfg(test)]
 mod strangers;
 
@@ -33,6 +34,7 @@ use crate::stream::{Stream, StreamKind, receive_with_fd, send_with_fd};
 #[cfg(any(test, fuzzing))]
 pub use greeting::fuzz_greeting;
 use greeting::{GREETING, Greeting, Purpose, Said, read_greeting};
+pub(crate) use settings::{StreamCount, TransportChoice};
 
 /// Half-open connections that are kept, and for how long.
 const STRANGERS: usize = 64;
@@ -41,30 +43,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 256;
 /// Refused connections are told of at most so often.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-
-/// Which streams may be used, from `FERROCOMM_HOST_TRANSPORT`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TransportChoice {
-    Auto,
-    Shm,
-    Tcp,
-}
-
-impl TransportChoice {
-    pub(crate) fn from_environment() -> Result<Self> {
-        match std::env::var("FERROCOMM_HOST_TRANSPORT").as_deref() {
-            Err(_) | Ok("" | "auto") => Ok(Self::Auto),
-            Ok("shm") => Ok(Self::Shm),
-            Ok("tcp") => Ok(Self::Tcp),
-            Ok(other) => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                "FERROCOMM_HOST_TRANSPORT names no transport",
-            )
-            .got(other)
-            .expected("auto, shm or tcp")),
-        }
-    }
-}
 
 /// A connection somebody has dialled and greeted on.
 pub(crate) enum Arrival {
@@ -134,6 +112,7 @@ struct Refusals {
 pub(crate) struct Endpoint {
     pub(crate) me: Member,
     choice: TransportChoice,
+    streams: StreamCount,
     budget: Budget,
     unix: UnixListener,
     tcp: TcpListener,
@@ -185,6 +164,7 @@ impl Endpoint {
         Ok(Self {
             me,
             choice,
+            streams: StreamCount::from_environment()?,
             budget: Budget::of_machine(),
             unix,
             tcp,
@@ -211,6 +191,11 @@ impl Endpoint {
             TransportChoice::Auto if member.machine == self.me.machine => StreamKind::Shm,
             TransportChoice::Auto => StreamKind::Tcp,
         }
+    }
+
+    /// How many connections carry long messages to `member`.
+    pub(crate) fn streams_to(&self, member: &Member) -> usize {
+        self.streams.to(member.machine == self.me.machine)
     }
 
     /// Connects to `member` and greets it. Does not wait for it.

@@ -507,6 +507,12 @@ impl Group for HostGroup {
         });
     }
 
+    fn fail(&self, cause: Error) {
+        if self.same_process().is_ok() {
+            self.progress.with(|core| core.fail(self.comm, cause));
+        }
+    }
+
     fn failure(&self) -> Option<Error> {
         self.progress
             .with(|core| match &core.groups.get(&self.comm)?.standing {

@@ -17,7 +17,7 @@ pub(crate) const HEADER: usize = 64;
 pub(crate) const EAGER: usize = 64 * 1024;
 /// Largest payload of a chunk.
 pub(crate) const CHUNK: usize = 256 * 1024;
-const MAGIC: u16 = 0xFC01;
+const MAGIC: u16 = 0xFC02;
 /// Where a message says that it is certain.
 const CERTAIN: usize = 60;
 /// Where the sender's transfer stands.
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
     Announce = 2,
     /// the receiver is ready: `transfer` of the sender, `other` of the receiver
     Grant = 3,
-    /// the next bytes of the receiver's `transfer`
+    /// bytes of the receiver's `transfer`, from `sequence` on
     Data = 4,
     /// a communicator has failed; the payload says why
     Failure = 5,

@@ -3,7 +3,7 @@
 //!
 //! Each side sends on one stream for the whole life of the link, so frames of a direction stay in
 //! order. Where both dialled at once there are two streams, each used in the direction of its
-//! dialler. Must not know matching or operations.
+//! dialler. Chunks of long messages need no order and may have further streams, lanes. Must not know matching or operations.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -33,8 +33,17 @@ pub(crate) struct Outgoing {
     pub(crate) header: [u8; HEADER],
     pub(crate) body: Body,
     pub(crate) written: usize,
-    /// the send that is complete once this frame is written
-    pub(crate) completes: Option<Key>,
+    pub(crate) then: Then,
+}
+
+/// What it means that a frame is written.
+#[derive(Clone, Copy)]
+pub(crate) enum Then {
+    Nothing,
+    /// the send is complete
+    Complete(Key),
+    /// so many bytes of the send are gone
+    Part(Key, usize),
 }
 
 /// Where the payload of the frame being read goes.
@@ -42,6 +51,8 @@ pub(crate) enum Sink {
     Owned(Vec<u8>),
     /// into the receive, while it lives
     Receive(Key),
+    /// into the receive from this byte on, while it lives
+    Chunk(Key, u64),
     /// into the window from this byte on, while it is open
     Window(Arc<Pane>, u64),
     Nowhere,
@@ -84,6 +95,14 @@ pub(crate) enum LinkState {
     Dead(Error),
 }
 
+/// A further stream of a link, on which this side sends chunks.
+pub(crate) struct Lane {
+    /// among the link's
+    pub(crate) channel: usize,
+    /// on its way out
+    pub(crate) frame: Option<Outgoing>,
+}
+
 /// The link to one process.
 pub(crate) struct Link {
     pub(crate) peer: ProcessId,
@@ -92,6 +111,9 @@ pub(crate) struct Link {
     pub(crate) out: VecDeque<Outgoing>,
     /// granted sends, served in turn, a chunk each
     pub(crate) streaming: VecDeque<Key>,
+    pub(crate) lanes: Vec<Lane>,
+    /// it has been tried to open them
+    pub(crate) is_wide: bool,
 }
 
 impl Link {
@@ -102,6 +124,8 @@ impl Link {
             channels: Vec::new(),
             out: VecDeque::new(),
             streaming: VecDeque::new(),
+            lanes: Vec::new(),
+            is_wide: false,
         }
     }
 
@@ -122,14 +146,22 @@ impl Link {
         self.out.retain(|frame| {
             frame.written > 0 || !matches!(&frame.body, Body::Lent { send: of, .. } if *of == send)
         });
-        for frame in &mut self.out {
+        for lane in &mut self.lanes {
+            let begun = lane.frame.take_if(|frame| {
+                frame.written == 0
+                    && matches!(&frame.body, Body::Lent { send: of, .. } if *of == send)
+            });
+            drop(begun);
+        }
+        let half_written = self.lanes.iter_mut().filter_map(|lane| lane.frame.as_mut());
+        for frame in self.out.iter_mut().chain(half_written) {
             if let Body::Lent { send: of, region } = &frame.body
                 && *of == send
             {
                 // SAFETY: the send ends after this, under the same lock; until then its client
                 // keeps the region valid.
                 frame.body = Body::Owned(unsafe { client_bytes(*region) }.to_vec());
-                frame.completes = None;
+                frame.then = Then::Nothing;
             }
         }
     }
@@ -140,28 +172,46 @@ impl Link {
         let (Some(front), Some(channel)) = (self.out.front_mut(), self.channels.first_mut()) else {
             return Ok((false, 0));
         };
-        let body: &[u8] = match &front.body {
-            Body::Owned(bytes) => bytes,
-            Body::Lent { region, .. } => {
-                // SAFETY: the send is alive, so its client keeps the region valid and unchanged
-                // (`Group::issue`), and a send ends only under the lock this runs under.
-                unsafe { client_bytes(*region) }
-            }
-        };
-        let written = if front.written < HEADER {
-            let parts = [
-                IoSlice::new(&front.header[front.written..]),
-                IoSlice::new(body),
-            ];
-            channel.stream.try_write(&parts)?
-        } else {
-            channel
-                .stream
-                .try_write(&[IoSlice::new(&body[front.written - HEADER..])])?
-        };
-        front.written += written;
-        Ok((front.written == HEADER + body.len(), written))
+        write_frame(channel, front)
     }
+
+    /// The same for the frame of a lane. Returns how many bytes went, and the frame once it is whole.
+    pub(crate) fn write_lane(&mut self, lane: usize) -> io::Result<(usize, Option<Outgoing>)> {
+        let Some(lane) = self.lanes.get_mut(lane) else {
+            return Ok((0, None));
+        };
+        let (Some(frame), Some(channel)) =
+            (lane.frame.as_mut(), self.channels.get_mut(lane.channel))
+        else {
+            return Ok((0, None));
+        };
+        let (whole, written) = write_frame(channel, frame)?;
+        Ok((written, if whole { lane.frame.take() } else { None }))
+    }
+}
+
+fn write_frame(channel: &mut Channel, front: &mut Outgoing) -> io::Result<(bool, usize)> {
+    let body: &[u8] = match &front.body {
+        Body::Owned(bytes) => bytes,
+        Body::Lent { region, .. } => {
+            // SAFETY: the send is alive, so its client keeps the region valid and unchanged
+            // (`Group::issue`), and a send ends only under the lock this runs under.
+            unsafe { client_bytes(*region) }
+        }
+    };
+    let written = if front.written < HEADER {
+        let parts = [
+            IoSlice::new(&front.header[front.written..]),
+            IoSlice::new(body),
+        ];
+        channel.stream.try_write(&parts)?
+    } else {
+        channel
+            .stream
+            .try_write(&[IoSlice::new(&body[front.written - HEADER..])])?
+    };
+    front.written += written;
+    Ok((front.written == HEADER + body.len(), written))
 }
 
 /// The client's memory, to read.

@@ -10,7 +10,7 @@ use ferrocomm_core::ids::{CommId, GroupRank};
 
 use crate::core::{Core, Recv, Send, Transfer};
 use crate::frame::{EAGER, Fingerprint, Header, Kind};
-use crate::link::{Body, Outgoing, client_bytes_mut};
+use crate::link::{Body, Outgoing, Then, client_bytes_mut};
 use crate::membership::{Address, Payload, Posted, Standing, Unexpected};
 use crate::slab::Key;
 
@@ -52,6 +52,7 @@ impl Core {
                 link,
                 region,
                 sent: 0,
+                gone: 0,
                 granted: None,
             })
         }) else {
@@ -73,9 +74,14 @@ impl Core {
         match link {
             None => self.deliver_local(comm, to, header, send),
             Some(link) if eager => {
-                self.push(link, &header, Body::Lent { send, region }, Some(send));
+                self.push(
+                    link,
+                    &header,
+                    Body::Lent { send, region },
+                    Then::Complete(send),
+                );
             }
-            Some(link) => self.push(link, &header, Body::Owned(Vec::new()), None),
+            Some(link) => self.push(link, &header, Body::Owned(Vec::new()), Then::Nothing),
         }
     }
 
@@ -160,11 +166,17 @@ impl Core {
 
     /// Posts a receive in the place it had among the others.
     fn post_again(&mut self, key: Key) {
-        let Some(recv) = self.recvs.get_mut(key) else {
+        let Some(mut recv) = self.recvs.remove(key) else {
             return;
         };
         recv.granted = None;
         let (comm, from, address) = (recv.comm, recv.from, recv.address);
+        let (op, index) = (recv.op, recv.index);
+        // By another name: a chunk of the message that was taken back may still come, on another stream.
+        let key = self.recvs.insert(recv);
+        if let Some(op) = self.ops.get_mut(op) {
+            op.transfers[index as usize] = Transfer::Recv(key);
+        }
         let (ops, recvs) = (&self.ops, &self.recvs);
         let turn = |key: Key| {
             let recv = recvs.get(key)?;
@@ -367,17 +379,17 @@ impl Core {
     }
 
     pub(crate) fn push_control(&mut self, link: Key, header: &Header, payload: Vec<u8>) {
-        self.push(link, header, Body::Owned(payload), None);
+        self.push(link, header, Body::Owned(payload), Then::Nothing);
     }
 
-    fn push(&mut self, link: Key, header: &Header, body: Body, completes: Option<Key>) {
+    fn push(&mut self, link: Key, header: &Header, body: Body, then: Then) {
         if let Some(entry) = self.links.get_mut(link) {
             let header = header.encode();
             entry.out.push_back(Outgoing {
                 header,
                 body,
                 written: 0,
-                completes,
+                then,
             });
             self.write_link(link);
         }

@@ -2,6 +2,7 @@
 //!
 //! Part of the progress engine's state, under the same lock. Nothing here blocks.
 
+mod lanes;
 #[cfg(test)]
 mod tests;
 
@@ -14,7 +15,7 @@ use crate::bootstrap::Member;
 use crate::core::Core;
 use crate::endpoint::Arrival;
 use crate::frame::{CHUNK, HEADER, Header, Kind, decode_failure};
-use crate::link::{Body, Link, LinkState, Outgoing, Reading, Sink, client_bytes_mut};
+use crate::link::{Body, Link, LinkState, Outgoing, Reading, Sink, Then, client_bytes_mut};
 use crate::membership::{Address, Payload, Standing, Unexpected};
 use crate::slab::Key;
 use crate::stream::peer_is_gone;
@@ -111,6 +112,10 @@ impl Core {
 
     /// Writes what waits, as far as there is room; whether anything went.
     pub(crate) fn write_link(&mut self, key: Key) -> bool {
+        self.write_first(key) | self.write_lanes(key)
+    }
+
+    fn write_first(&mut self, key: Key) -> bool {
         let mut moved = false;
         loop {
             let Some(link) = self.links.get_mut(key) else {
@@ -119,8 +124,13 @@ impl Core {
             if !matches!(link.state, LinkState::Open) {
                 return moved;
             }
-            if link.out.is_empty() && !self.next_chunk(key) {
-                return moved;
+            if link.out.is_empty() {
+                let Some(chunk) = self.next_chunk(key, 0) else {
+                    return moved;
+                };
+                if let Some(link) = self.links.get_mut(key) {
+                    link.out.push_back(chunk);
+                }
             }
             let Some(link) = self.links.get_mut(key) else {
                 return moved;
@@ -128,8 +138,8 @@ impl Core {
             match link.write_front() {
                 Ok((true, _)) => {
                     moved = true;
-                    if let Some(done) = link.out.pop_front().and_then(|front| front.completes) {
-                        self.send_done(done);
+                    if let Some(front) = link.out.pop_front() {
+                        self.frame_gone(&front);
                     }
                 }
                 Ok((false, written)) => {
@@ -139,53 +149,74 @@ impl Core {
                     }
                 }
                 Err(error) => {
-                    // What the peer sent before it went is still to be read; reading ends the link.
-                    tracing::debug!(%error, "write failed");
-                    let channels = link.channels.len();
-                    for channel in 0..channels {
-                        while self.read_channel(key, channel) {}
-                    }
-                    self.link_died(key, &error);
+                    self.write_failed(key, &error);
                     return true;
                 }
             }
         }
     }
 
-    /// Queues the next chunk of a granted send; false when there is none.
-    fn next_chunk(&mut self, key: Key) -> bool {
-        let Some(link) = self.links.get_mut(key) else {
-            return false;
-        };
-        while let Some(send_key) = link.streaming.pop_front() {
+    fn frame_gone(&mut self, frame: &Outgoing) {
+        match frame.then {
+            Then::Nothing => {}
+            Then::Complete(send) => self.send_done(send),
+            Then::Part(key, bytes) => {
+                if let Some(send) = self.sends.get_mut(key) {
+                    send.gone += bytes;
+                    if send.gone == send.region.bytes {
+                        self.send_done(key);
+                    }
+                }
+            }
+        }
+    }
+
+    fn write_failed(&mut self, key: Key, error: &io::Error) {
+        // What the peer sent before it went is still to be read; reading ends the link.
+        tracing::debug!(%error, "write failed");
+        let channels = self.links.get(key).map_or(0, |link| link.channels.len());
+        for channel in 0..channels {
+            while self.read_channel(key, channel) {}
+        }
+        self.link_died(key, error);
+    }
+
+    /// The next chunk of a granted send of at least `least` bytes, if there is one.
+    fn next_chunk(&mut self, key: Key, least: usize) -> Option<Outgoing> {
+        let link = self.links.get_mut(key)?;
+        for _ in 0..link.streaming.len() {
+            let send_key = link.streaming.pop_front()?;
             let Some(send) = self.sends.get_mut(send_key) else {
                 continue;
             };
             let Some(granted) = send.granted else {
                 continue;
             };
+            if send.region.bytes < least {
+                link.streaming.push_back(send_key);
+                continue;
+            }
             let bytes = CHUNK.min(send.region.bytes - send.sent);
             let region = send.region.slice(send.sent, bytes);
-            send.sent += bytes;
-            let last = send.sent == send.region.bytes;
             let mut header = Header::control(Kind::Data, CommId(0));
             header.transfer = granted;
+            header.sequence = send.sent as u64;
             header.payload = u32::try_from(bytes).unwrap_or(0);
-            link.out.push_back(Outgoing {
+            send.sent += bytes;
+            if send.sent < send.region.bytes {
+                link.streaming.push_back(send_key);
+            }
+            return Some(Outgoing {
                 header: header.encode(),
                 body: Body::Lent {
                     send: send_key,
                     region,
                 },
                 written: 0,
-                completes: last.then_some(send_key),
+                then: Then::Part(send_key, bytes),
             });
-            if !last {
-                link.streaming.push_back(send_key);
-            }
-            return true;
         }
-        false
+        None
     }
 
     // ---- in
@@ -248,6 +279,19 @@ impl Core {
                         }
                         Some(_) | None => &mut nowhere[..want.min(8192)],
                     },
+                    Sink::Chunk(recv, offset) => match self.recvs.get(*recv) {
+                        Some(recv)
+                            if (*offset as usize)
+                                .checked_add(*got + want)
+                                .is_some_and(|end| end <= recv.region.bytes) =>
+                        {
+                            // SAFETY: as above.
+                            unsafe {
+                                client_bytes_mut(recv.region.slice(*offset as usize + *got, want))
+                            }
+                        }
+                        Some(_) | None => &mut nowhere[..want.min(8192)],
+                    },
                     Sink::Window(pane, offset) => {
                         match pane.part(*offset + *got as u64, want as u64) {
                             // SAFETY: an open window's memory is lent to whoever writes to it.
@@ -260,7 +304,7 @@ impl Core {
                 let count = entry.stream.try_read(into)?;
                 *got += count;
                 let whole = *got == header.payload as usize;
-                if let Sink::Receive(recv) = sink
+                if let Sink::Receive(recv) | Sink::Chunk(recv, _) = sink
                     && let Some(recv) = self.recvs.get_mut(*recv)
                 {
                     recv.got = recv.region.bytes.min(recv.got + count);
@@ -280,7 +324,7 @@ impl Core {
     fn begin(&mut self, key: Key, channel: usize, header: Header) {
         let sink = match header.kind {
             Kind::Message => self.sink_of(key, &header),
-            Kind::Data => Sink::Receive(Key::from_bits(header.transfer)),
+            Kind::Data => Sink::Chunk(Key::from_bits(header.transfer), header.sequence),
             Kind::Failure | Kind::Verdict | Kind::Letter => {
                 Sink::Owned(vec![0; header.payload as usize])
             }
@@ -367,7 +411,7 @@ impl Core {
     /// A frame is here whole.
     fn arrived(&mut self, key: Key, header: &Header, sink: Sink) {
         match (header.kind, sink) {
-            (Kind::Message | Kind::Data, Sink::Receive(recv)) => {
+            (Kind::Message, Sink::Receive(recv)) | (Kind::Data, Sink::Chunk(recv, _)) => {
                 if self
                     .recvs
                     .get(recv)
@@ -386,6 +430,7 @@ impl Core {
                         if let Some(link) = self.links.get_mut(key) {
                             link.streaming.push_back(send);
                         }
+                        self.widen(key, send);
                     }
                     None => self.tell_withdrawn(key, header.comm, header.other(), header.transfer),
                 }
@@ -498,12 +543,14 @@ impl Core {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
+        let mut midway = false;
         if let Some(channel) = link.channels.get_mut(channel) {
             channel.ended = true;
+            midway = !matches!(channel.reading, Reading::Header { got: 0, .. });
             tracing::debug!(stream = channel.stream.kind().name(), %error, "a stream ended");
         }
-        // Where both sides dialled there are two streams: the other may still hold messages.
-        if !peer_is_gone(error) || link.channels.iter().all(|channel| channel.ended) {
+        // Others may still hold messages; but what ended within a frame does not come any more.
+        if !peer_is_gone(error) || midway || link.channels.iter().all(|channel| channel.ended) {
             self.link_died(key, error);
         }
     }
@@ -529,6 +576,7 @@ impl Core {
         link.channels.clear();
         link.out.clear();
         link.streaming.clear();
+        link.lanes.clear();
         self.fail_those_waiting_for(peer, &error);
     }
 

@@ -43,6 +43,11 @@ pub(crate) fn roots(size: usize, several: bool) -> usize {
     }
 }
 
+/// The rank that makes the id of `root`, one of `roots` for `size` ranks.
+pub(crate) fn root_of(root: usize, size: usize, roots: usize) -> usize {
+    root * (size / roots)
+}
+
 impl<'a> Meeting<'a> {
     /// The meeting of the communicator `name`, which may be made again in one process.
     pub(crate) fn new(
@@ -81,8 +86,7 @@ impl<'a> Meeting<'a> {
     /// The ids of all roots, the same on every rank. `fresh` makes one.
     pub(crate) fn ids(&self, roots: usize, fresh: impl FnOnce() -> Result<Id>) -> Result<Vec<Id>> {
         self.say("here")?;
-        let step = self.size / roots;
-        let root = (0..roots).find(|root| root * step == self.rank);
+        let root = (0..roots).find(|root| root_of(*root, self.size, roots) == self.rank);
         let own = root.map(|root| fresh().map(|id| (root, id))).transpose()?;
         if self.rank == 0 {
             let mut all = Vec::with_capacity(roots * ID_BYTES);

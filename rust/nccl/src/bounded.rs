@@ -16,6 +16,19 @@ pub(crate) fn bounded<T: Send + 'static>(
     deadline: Deadline,
     call: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
+    bounded_unless(what, deadline, interrupt::check, call)
+}
+
+/// As `bounded`; `go_on` is asked now and then, and ends the wait with its error.
+///
+/// # Errors
+/// As `bounded`; those of `go_on`.
+pub(crate) fn bounded_unless<T: Send + 'static>(
+    what: &'static str,
+    deadline: Deadline,
+    go_on: impl Fn() -> Result<()>,
+    call: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
     let (answer, answers) = channel();
     thread::Builder::new()
         .name(format!("fc-{what}"))
@@ -39,7 +52,7 @@ pub(crate) fn bounded<T: Send + 'static>(
                         .expected(format!("{:?}", deadline.limit())),
                 );
             }
-            Err(RecvTimeoutError::Timeout) => interrupt::check()?,
+            Err(RecvTimeoutError::Timeout) => go_on()?,
         }
     }
 }

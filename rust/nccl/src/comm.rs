@@ -1,6 +1,6 @@
 //! One communicator at work: operations put on streams, watched, failed and given up.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use crate::issuing::{is_harmless, put};
 use crate::joining::Seat;
 use crate::plan::{Place, plan};
 use crate::resources::Registrations;
+use crate::ties::Ties;
 use crate::traffic::Traffic;
 use crate::watchdog::{Watchdog, Watched};
 
@@ -64,6 +65,8 @@ pub(crate) struct Core {
     pub(crate) standing: Mutex<Standing>,
     pub(crate) registrations: Mutex<Registrations>,
     pub(crate) watchdog: Arc<Watchdog>,
+    /// where its members can change
+    pub(crate) ties: OnceLock<Ties>,
 }
 
 /// The content of a mutex, whoever panicked under it.
@@ -97,6 +100,7 @@ impl Core {
             standing: Mutex::default(),
             registrations: Mutex::default(),
             watchdog,
+            ties: OnceLock::new(),
             handle,
             rank,
             size,
@@ -282,17 +286,21 @@ impl Core {
 
     /// Gives the communicator up, once a thread that is in a call of it had its chance to leave.
     pub(crate) fn give_up(&self) {
+        drop(self.issuing_soon());
+        self.handle.abort();
+    }
+
+    /// The right to issue, unless a thread that is in a call does not leave it.
+    pub(crate) fn issuing_soon(&self) -> Option<MutexGuard<'_, Issuing>> {
         let until = Instant::now() + COURTESY;
-        let held = loop {
+        loop {
             match self.issuing.try_lock() {
-                Ok(held) => break Some(held),
-                Err(TryLockError::Poisoned(held)) => break Some(held.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() > until => break None,
+                Ok(held) => return Some(held),
+                Err(TryLockError::Poisoned(held)) => return Some(held.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() > until => return None,
                 Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             }
-        };
-        drop(held);
-        self.handle.abort();
+        }
     }
 
     /// Completes what has ended, for a thread of the client's that may be capturing.
@@ -359,6 +367,10 @@ impl Watched for Core {
         }
         if let Some(stuck) = self.stuck_call() {
             self.fail(stuck);
+            return false;
+        }
+        if let Some(lost) = self.broken_tie() {
+            self.fail(lost);
             return false;
         }
         let calling = locked(&self.standing).call.is_some();

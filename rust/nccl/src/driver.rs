@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys;
 use ferrocomm_core::call::Stream;
@@ -448,7 +449,11 @@ impl Drop for Event {
     }
 }
 
-/// A few bytes of the device, zero at first.
+/// Tokens that nobody uses any more, for the next communicators: freeing device memory waits for all that
+/// is on the device, which may wait for another rank.
+static SPARE_TOKENS: Mutex<Vec<(Device, sys::CUdeviceptr)>> = Mutex::new(Vec::new());
+
+/// A few bytes of the device, for what their content is of no matter.
 #[derive(Debug)]
 pub(crate) struct Token {
     address: sys::CUdeviceptr,
@@ -459,6 +464,16 @@ impl Token {
     /// Memory of eight bytes.
     pub(crate) fn new(device: Device) -> Result<Self> {
         const BYTES: usize = 8;
+        let spare = {
+            let mut spare = SPARE_TOKENS.lock().unwrap_or_else(PoisonError::into_inner);
+            let place = spare
+                .iter()
+                .position(|(of, _)| of.context == device.context);
+            place.map(|place| spare.swap_remove(place).1)
+        };
+        if let Some(address) = spare {
+            return Ok(Self { address, device });
+        }
         let _entered = device.enter()?;
         let mut address = 0;
         check(
@@ -485,13 +500,7 @@ impl Token {
 
 impl Drop for Token {
     fn drop(&mut self) {
-        let Ok(_entered) = self.device.enter() else {
-            return;
-        };
-        // SAFETY: made by `new`, freed once, when the communicator is gone.
-        let result = unsafe { sys::cuMemFree_v2(self.address) };
-        if let Err(error) = check(result, "cuMemFree") {
-            tracing::debug!(error = %error, "device memory could not be freed");
-        }
+        let mut spare = SPARE_TOKENS.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.push((self.device, self.address));
     }
 }

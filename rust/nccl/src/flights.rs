@@ -116,6 +116,15 @@ impl Flights {
         Ok(front.is_late()?.then_some(front))
     }
 
+    /// Whether the operation that is on the device has run for longer than `limit`.
+    pub(crate) fn runs_for(&self, limit: Duration) -> bool {
+        let begun = self
+            .queue()
+            .front()
+            .and_then(|front| front.begun.get().copied());
+        begun.is_some_and(|begun| begun.elapsed() > limit)
+    }
+
     /// Fails all that have not ended.
     pub(crate) fn fail(&self, error: &Error) {
         let all = std::mem::take(&mut *self.queue());

@@ -41,12 +41,7 @@ impl NcclGroup {
         name: &Arc<str>,
     ) -> Result<Option<(Seat, Arc<Handle>)>> {
         let core = &self.0;
-        let seat = Seat {
-            name: name.clone(),
-            hints: core.seat.hints.clone(),
-            on_fatal: core.seat.on_fatal.clone(),
-            ..core.seat
-        };
+        let seat = core.seat.like(name, core.seat.hints.clone());
         let _issuing = locked(&core.issuing);
         core.admit()?;
         let parent = core.handle.get()?;
@@ -263,12 +258,15 @@ impl Group for NcclGroup {
             }
         }
         let _issuing = locked(&core.issuing);
-        // A graph that uses it gives it up when it is gone.
-        if core.is_in_graphs() {
+        // A graph that uses it, or a tensor in memory that it mapped, gives it up when it is gone.
+        if core.is_in_graphs() || core.handle.is_lent() {
             return Ok(());
         }
         core.forget_all();
         let outcome = core.handle.finalize(deadline);
+        if let Some(ties) = core.ties.get() {
+            ties.close(deadline.left());
+        }
         outcome.map_err(|error| error.communicator(&core.seat.name).rank(core.rank))
     }
 
@@ -291,7 +289,11 @@ impl Group for NcclGroup {
         if let Some(failure) = locked(&self.0.standing).failure.clone() {
             return Some(failure);
         }
-        let failure = self.0.handle.async_failure()?;
+        let failure = self
+            .0
+            .handle
+            .async_failure()
+            .or_else(|| self.0.broken_tie())?;
         self.0.fail(failure);
         locked(&self.0.standing).failure.clone()
     }

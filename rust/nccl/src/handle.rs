@@ -1,7 +1,7 @@
 //! The owner of one NCCL communicator: nobody uses it once it is given up, and it is given up once.
 
 use std::ffi::CString;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -36,6 +36,10 @@ pub(crate) struct Handle {
     pub(crate) nccl: &'static Nccl,
     pub(crate) device: Device,
     comm: Mutex<Option<Comm>>,
+    /// held while it is revoked or given up, of which NCCL allows one at a time
+    ending: Mutex<()>,
+    /// how many holders of addresses that NCCL mapped there are
+    lent: AtomicUsize,
     texts: Texts,
 }
 
@@ -60,11 +64,17 @@ impl Handle {
             nccl,
             device,
             comm: Mutex::new(Some(comm)),
+            ending: Mutex::default(),
+            lent: AtomicUsize::new(0),
             texts: Texts {
                 _hints: hints,
                 _name: Arc::new(name),
             },
         })
+    }
+
+    fn ending(&self) -> MutexGuard<'_, ()> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn comm(&self) -> MutexGuard<'_, Option<Comm>> {
@@ -103,6 +113,7 @@ impl Handle {
         let Ok(revoke) = symbol!(self.nccl, ncclCommRevoke) else {
             return false;
         };
+        let _ending = self.ending();
         let Ok(comm) = self.get() else {
             return false;
         };
@@ -115,8 +126,7 @@ impl Handle {
             let (Comm(comm), _texts) = (comm, texts);
             let _entered = device.enter()?;
             // SAFETY: NCCL allows it beside a call that is stuck. It is not given up meanwhile:
-            // whoever fails a communicator is the only one to revoke it, and gives it up when this
-            // has ended, or never.
+            // `ending` is held until this has ended, and else it is left to this thread.
             let result = unsafe { revoke(comm, NCCL_REVOKE_DEFAULT as i32) };
             let deadline = Deadline::after(REVOKING);
             // SAFETY: as above.
@@ -139,8 +149,47 @@ impl Handle {
             .is_ok()
     }
 
-    /// Gives it up without regard to peers. Waits a moment at most.
+    /// Moves the communicator to an owner of its own. Here it is given up from now on.
+    pub(crate) fn detach(&self) -> Option<Arc<Self>> {
+        let _ending = self.ending();
+        let comm = self.comm().take()?;
+        Some(Arc::new(Self {
+            nccl: self.nccl,
+            device: self.device,
+            comm: Mutex::new(Some(comm)),
+            ending: Mutex::default(),
+            lent: AtomicUsize::new(0),
+            texts: self.texts.clone(),
+        }))
+    }
+
+    /// Somebody holds addresses that NCCL mapped: they are valid until it is given up.
+    pub(crate) fn lend(&self) {
+        self.lent.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What `lend` said holds no more.
+    pub(crate) fn take_back(&self) {
+        self.lent.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether somebody holds addresses that NCCL mapped.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent.load(Ordering::Acquire) > 0
+    }
+
+    /// Gives it up without regard to peers; where somebody holds addresses that it mapped, what is on its
+    /// way is stopped, and the rest follows with the last owner. Waits a moment at most.
     pub(crate) fn abort(&self) {
+        if self.is_lent() && self.revoke() {
+            return;
+        }
+        self.give_up();
+    }
+
+    /// Gives it up without regard to peers or holders. Waits a moment at most.
+    fn give_up(&self) {
+        let _ending = self.ending();
         let Some(comm) = self.comm().take() else {
             return;
         };
@@ -162,6 +211,7 @@ impl Handle {
     /// # Errors
     /// `Timeout`; NCCL's.
     pub(crate) fn finalize(&self, deadline: Deadline) -> Result<()> {
+        let _ending = self.ending();
         let Some(comm) = self.comm().take() else {
             return Ok(());
         };
@@ -192,7 +242,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.abort();
+        self.give_up();
     }
 }
 

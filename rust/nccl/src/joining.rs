@@ -9,12 +9,12 @@ use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::group::Group;
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::store::Store;
-use ferrocomm_core::{Error, ErrorKind, Result};
+use ferrocomm_core::{Error, ErrorKind, Result, interrupt};
 use ferrocomm_nccl_sys::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 use ferrocomm_nccl_sys::{Nccl, symbol};
 
 use crate::bootstrap::{ID_BYTES, Id, Meeting, roots};
-use crate::bounded::bounded;
+use crate::bounded::bounded_unless;
 use crate::comm::Core;
 use crate::driver::Device;
 use crate::errors;
@@ -73,7 +73,11 @@ pub fn create(options: &GroupOptions, store: &dyn Store) -> Result<Arc<dyn Group
     Ok(Arc::new(NcclGroup::new(core)))
 }
 
-fn fresh_id(nccl: &Nccl) -> Result<Id> {
+/// A new id of NCCL's.
+///
+/// # Errors
+/// NCCL's.
+pub(crate) fn fresh_id(nccl: &Nccl) -> Result<Id> {
     let ask = symbol!(nccl, ncclGetUniqueId).map_err(|error| errors::missing(&error))?;
     let mut id = ncclUniqueId {
         internal: [0; ID_BYTES],
@@ -90,8 +94,15 @@ fn fresh_id(nccl: &Nccl) -> Result<Id> {
 pub(crate) type Config = ferrocomm_nccl_sys::sys::ncclConfig_t;
 pub(crate) type Made = (&'static str, ncclResult_t);
 
+/// An id as NCCL has it.
+pub(crate) fn unique_id(id: &Id) -> ncclUniqueId {
+    ncclUniqueId {
+        internal: id.map(|byte| std::ffi::c_char::from_ne_bytes([byte])),
+    }
+}
+
 /// The call that makes a communicator out of ids.
-fn init(
+pub(crate) fn init(
     nccl: &Nccl,
     config: *mut Config,
     comm: *mut ncclComm_t,
@@ -99,12 +110,7 @@ fn init(
     rank: GroupRank,
     ids: &[Id],
 ) -> Result<Made> {
-    let mut ids: Vec<ncclUniqueId> = ids
-        .iter()
-        .map(|id| ncclUniqueId {
-            internal: id.map(|byte| std::ffi::c_char::from_ne_bytes([byte])),
-        })
-        .collect();
+    let mut ids: Vec<ncclUniqueId> = ids.iter().map(unique_id).collect();
     let size = int(size)?;
     let rank = int(rank.index())?;
     if let [id] = ids[..] {
@@ -143,7 +149,11 @@ pub(crate) struct Seat {
 pub(crate) struct Slot(pub(crate) Comm);
 
 impl Seat {
-    fn prepare(options: &GroupOptions) -> Result<Self> {
+    /// What `options` ask for, once everything is there that it takes.
+    ///
+    /// # Errors
+    /// `Unsupported` without a driver or NCCL; `InvalidArgument` for hints and devices.
+    pub(crate) fn prepare(options: &GroupOptions) -> Result<Self> {
         Ok(Self {
             device: Device::open(options.device)?,
             nccl: library()?,
@@ -152,6 +162,16 @@ impl Seat {
             timeout: options.timeout,
             on_fatal: options.on_fatal.clone(),
         })
+    }
+
+    /// One for another communicator.
+    pub(crate) fn like(&self, name: &Arc<str>, hints: Arc<Hints>) -> Self {
+        Self {
+            hints,
+            name: name.clone(),
+            on_fatal: self.on_fatal.clone(),
+            ..*self
+        }
     }
 
     pub(crate) fn text(&self) -> CString {
@@ -164,8 +184,18 @@ impl Seat {
         deadline: Deadline,
         call: impl FnOnce(&Nccl, *mut Config, *mut ncclComm_t) -> Result<Made> + Send + 'static,
     ) -> Result<Arc<Handle>> {
+        self.join_unless(deadline, interrupt::check, call)
+    }
+
+    /// As `join`; `go_on` is asked now and then, and ends the wait with its error.
+    pub(crate) fn join_unless(
+        &self,
+        deadline: Deadline,
+        go_on: impl Fn() -> Result<()>,
+        call: impl FnOnce(&Nccl, *mut Config, *mut ncclComm_t) -> Result<Made> + Send + 'static,
+    ) -> Result<Arc<Handle>> {
         let (nccl, device, hints, name) = (self.nccl, self.device, self.hints.clone(), self.text());
-        bounded("joining", deadline, move || {
+        bounded_unless("joining", deadline, go_on, move || {
             let _entered = device.enter()?;
             let mut config = hints.config(nccl.version(), &name);
             let mut slot = Slot(Comm(ptr::null_mut()));

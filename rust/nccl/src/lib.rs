@@ -21,7 +21,10 @@ mod memory;
 mod memory_ops;
 mod plan;
 mod reductions;
+mod regroup;
 mod resources;
+mod retiring;
+mod ties;
 mod traffic;
 mod watchdog;
 mod windows;
@@ -30,6 +33,7 @@ pub use joining::{GroupOptions, OnFatal, create};
 pub use library::{describe, locate, usable};
 pub use memory::{allocate, allocate_on, release};
 pub use reductions::reduction_supported;
+pub use regroup::presence;
 
 /// What can carry data between ranks.
 pub fn transports() -> Vec<&'static str> {

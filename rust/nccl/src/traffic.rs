@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ferrocomm_core::work::Work;
 use ferrocomm_core::{Error, Result};
@@ -105,6 +106,12 @@ impl Traffic {
             }
         }
         Ok(None)
+    }
+
+    /// Whether an operation that is on the device has run for longer than `limit`.
+    pub(crate) fn runs_for(&self, limit: Duration) -> bool {
+        let lanes = self.all_lanes();
+        self.main.runs_for(limit) || lanes.iter().any(|lane| lane.flights.runs_for(limit))
     }
 
     /// Fails all that have not ended, once nothing of theirs waits on the device any more.

@@ -7,6 +7,7 @@
 //! this device does not reach are refused by name.
 
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -33,6 +34,7 @@ use crate::group::NcclGroup;
 use crate::memory;
 use crate::memory_ops::{self, Deed, Scratch};
 use crate::traffic::Lane;
+use crate::watchdog::Grave;
 
 /// Bytes of a rank's word for one other rank.
 const WORD: usize = 4;
@@ -75,6 +77,10 @@ pub(crate) struct NcclWindow {
     parts: Vec<Part>,
     /// the memory's and the words' windows, until they end
     named: Mutex<Option<[Named; 2]>>,
+    /// the memory's window, which stays after the end for whoever maps it
+    kept: Mutex<Option<Named>>,
+    /// whether an address of another rank's memory was given to the client
+    mapped: AtomicBool,
     /// from `ncclMemAlloc`
     words: usize,
     acting: Side,
@@ -155,6 +161,8 @@ impl NcclWindow {
             rank: core.rank,
             parts,
             named: Mutex::new(Some(named)),
+            kept: Mutex::default(),
+            mapped: AtomicBool::new(false),
             words,
             acting,
             waiting,
@@ -291,22 +299,49 @@ impl NcclWindow {
         Ok(())
     }
 
-    /// Takes the window from NCCL, and its words back.
+    /// Takes the window from NCCL, and its words back. What the client has mapped stays mapped.
     fn unname(&self) -> Result<()> {
-        let Some(named) = locked(&self.named).take() else {
+        let Some([memory, words]) = locked(&self.named).take() else {
             return Ok(());
         };
         self.core.flights.close(&self.acting.lane);
         self.core.flights.close(&self.waiting.lane);
-        let end = symbol!(self.core.handle.nccl, ncclCommWindowDeregister)
-            .map_err(|error| errors::missing(&error))?;
-        for Named(window) in named {
-            self.core.call("ncclCommWindowDeregister", |comm| {
-                // SAFETY: made by `name` on this communicator, and ended once.
-                Ok(unsafe { end(comm, window) })
-            })?;
+        if self.mapped.load(Ordering::Acquire) {
+            *locked(&self.kept) = Some(memory);
+        } else {
+            unname(&self.core, memory)?;
         }
+        unname(&self.core, words)?;
         memory::release(self.words)
+    }
+}
+
+/// Takes a window from NCCL. The caller holds the issuing lock.
+fn unname(core: &Core, Named(window): Named) -> Result<()> {
+    let end = symbol!(core.handle.nccl, ncclCommWindowDeregister)
+        .map_err(|error| errors::missing(&error))?;
+    core.call("ncclCommWindowDeregister", |comm| {
+        // SAFETY: made by `name` on this communicator, and ended once.
+        Ok(unsafe { end(comm, window) })
+    })
+}
+
+/// A window that has ended, but for what the client had mapped; nobody holds that any more.
+struct Leftover(Arc<Core>, Named);
+
+impl Drop for Leftover {
+    /// On the watchdog's thread, which waits for nobody for long.
+    fn drop(&mut self) {
+        let Self(core, window) = self;
+        let Some(_issuing) = core.issuing_soon() else {
+            return tracing::debug!("a window stays mapped: a call does not return");
+        };
+        // Of a communicator that was given up nothing is left.
+        if core.admit().is_ok()
+            && let Err(error) = unname(core, *window)
+        {
+            tracing::debug!(%error, "a window stays mapped");
+        }
     }
 }
 
@@ -472,6 +507,9 @@ impl Window for NcclWindow {
 
     fn map(&self, rank: GroupRank) -> Result<Region> {
         let address = self.memory(rank)?;
+        if !self.mapped.swap(true, Ordering::AcqRel) {
+            self.core.handle.lend();
+        }
         Ok(Region {
             address,
             bytes: self.part(rank).bytes,
@@ -506,6 +544,13 @@ impl Window for NcclWindow {
 
 impl Drop for NcclWindow {
     fn drop(&mut self) {
+        if self.mapped.load(Ordering::Acquire) {
+            self.core.handle.take_back();
+        }
+        if let Some(window) = locked(&self.kept).take() {
+            let leftover = Leftover(self.core.clone(), window);
+            self.core.watchdog.bury(Grave::new(leftover));
+        }
         let registered = locked(&self.named).is_some();
         self.core.flights.close(&self.acting.lane);
         self.core.flights.close(&self.waiting.lane);

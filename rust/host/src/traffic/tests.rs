@@ -174,3 +174,89 @@ fn a_receive_finds_its_message_wherever_its_bytes_are_cut() {
         }
     }
 }
+
+impl Stage {
+    /// One more stream of the peer's: what is put there comes.
+    fn widen(&mut self) -> Arc<Mutex<VecDeque<u8>>> {
+        let incoming = Arc::default();
+        let key = *self.core.by_process.values().next().unwrap();
+        self.core.links.get_mut(key).unwrap().add(Box::new(Script {
+            incoming: Arc::clone(&incoming),
+            null: File::open("/dev/null").unwrap(),
+        }));
+        incoming
+    }
+
+    /// The peer has a message of `bytes` bytes; by what it is granted.
+    fn announce(&mut self, transfer: u64, bytes: usize) -> u64 {
+        let mut header = Header::control(Kind::Announce, COMM);
+        header.fingerprint.operation = Operation::Send;
+        header.part = TAG;
+        header.length = bytes as u64;
+        header.transfer = transfer;
+        self.deliver(&header.encode());
+        let granted = Some((GroupRank::new(1), transfer));
+        let mut recvs = self.core.recvs.iter();
+        let (key, _) = recvs.find(|(_, recv)| recv.granted == granted).unwrap();
+        key.to_bits()
+    }
+}
+
+fn chunk(recv: u64, start: usize, payload: &[u8]) -> Vec<u8> {
+    let mut header = Header::control(Kind::Data, CommId(0));
+    header.transfer = recv;
+    header.sequence = start as u64;
+    header.payload = u32::try_from(payload.len()).unwrap();
+    [&header.encode(), payload].concat()
+}
+
+#[test]
+fn chunks_find_their_places_whatever_stream_they_come_on() {
+    let payload: Vec<u8> = (0..700_000_u32).map(|at| (at % 251) as u8).collect();
+    let mut stage = Stage::new();
+    let second = stage.widen();
+    let mut buffer = vec![0; payload.len()];
+    let work = stage.receive(&mut buffer, Source::Rank(GroupRank::new(1)));
+    let recv = stage.announce(3, payload.len());
+    let (first, last) = payload.split_at(250_000);
+    let (middle, end) = last.split_at(200_000);
+    let late = chunk(recv, 450_000, end);
+    second.lock().unwrap().extend(&late[..100_000]);
+    stage.deliver(&chunk(recv, 250_000, middle));
+    second.lock().unwrap().extend(&late[100_000..]);
+    stage.deliver(&[]);
+    assert!(stage.finished().is_empty());
+    stage.deliver(&chunk(recv, 0, first));
+    assert!(Arc::ptr_eq(&stage.finished()[0], &work));
+    assert!(buffer == payload);
+}
+
+#[test]
+fn a_chunk_beyond_its_message_is_dropped() {
+    let mut stage = Stage::new();
+    let mut buffer = vec![7; 1000];
+    let work = stage.receive(&mut buffer[..500], Source::Rank(GroupRank::new(1)));
+    let recv = stage.announce(3, 500);
+    stage.deliver(&chunk(recv, 400, &[1; 200]));
+    stage.deliver(&chunk(recv, usize::MAX, &[1; 200]));
+    assert!(buffer.iter().all(|byte| *byte == 7) && !work.is_complete());
+}
+
+#[test]
+fn a_late_chunk_of_what_was_taken_back_is_nobodys() {
+    let mut stage = Stage::new();
+    let second = stage.widen();
+    let mut buffer = vec![0; 400_000];
+    let work = stage.receive(&mut buffer, Source::Rank(GroupRank::new(1)));
+    let old = stage.announce(3, 400_000);
+    let mut taken = Header::control(Kind::TakenBack, COMM);
+    taken.transfer = 3;
+    stage.deliver(&taken.encode());
+    let new = stage.announce(4, 400_000);
+    second.lock().unwrap().extend(chunk(old, 0, &[1; 200_000]));
+    stage.deliver(&chunk(new, 200_000, &[2; 200_000]));
+    assert!(stage.finished().is_empty());
+    stage.deliver(&chunk(new, 0, &[2; 200_000]));
+    assert!(Arc::ptr_eq(&stage.finished()[0], &work));
+    assert!(buffer.iter().all(|byte| *byte == 2));
+}

@@ -18,7 +18,7 @@ use ferrocomm_core::work::Work;
 use super::{Pane, WindowId};
 use crate::core::{Core, Course, Recv, Send, Transfer};
 use crate::frame::{CHUNK, Header, Kind};
-use crate::link::{Body, Outgoing, Sink};
+use crate::link::{Body, Outgoing, Sink, Then};
 use crate::membership::Address;
 use crate::slab::Key;
 
@@ -123,6 +123,7 @@ impl Core {
                 link: Some(link),
                 region: source,
                 sent: source.bytes,
+                gone: 0,
                 granted: None,
             })
         });
@@ -165,7 +166,11 @@ impl Core {
                 header: header.encode(),
                 body: Body::Lent { send, region },
                 written: 0,
-                completes: (sent == source.bytes).then_some(send),
+                then: if sent == source.bytes {
+                    Then::Complete(send)
+                } else {
+                    Then::Nothing
+                },
             });
         }
     }
@@ -290,6 +295,7 @@ impl Core {
                 link: Some(key),
                 region,
                 sent: 0,
+                gone: 0,
                 granted: Some(header.transfer),
             })
         });
