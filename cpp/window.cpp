@@ -33,6 +33,8 @@ int as_rank(int64_t rank) {
   return rank < 0 || rank > std::numeric_limits<int>::max() ? -1 : static_cast<int>(rank);
 }
 
+constexpr const char* kShareMemory = "share_memory";
+
 // Whether `hints` have this one, and want it.
 bool is_wished(const Site& site, const HintMap& hints, const char* name) {
   const auto hint = hints.find(name);
@@ -62,7 +64,7 @@ std::shared_ptr<Window::Registered> Window::registered(const char* operation) {
 void Window::register_tensor(const at::Tensor& tensor, bool owning,
                              std::chrono::milliseconds timeout, const HintMap& hints) {
   const Site site = comm_->site("tensor_register");
-  const bool shares = is_wished(site, hints, "share_memory");
+  const bool shares = is_wished(site, hints, kShareMemory);
   Holdings holdings;
   Stage stage(site, comm_->device(), holdings);
   if (tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_contiguous()) {
@@ -102,7 +104,13 @@ void Window::register_tensor(const at::Tensor& tensor, bool owning,
   fresh->sizes = tensor.sizes().vec();
   fresh->options = tensor.options();
   fresh->item_bytes = static_cast<size_t>(tensor.element_size());
-  const fc_op_options options = options_of(*comm_, timeout);
+  fc_op_options options = options_of(*comm_, timeout);
+  std::vector<fc_hint> others;  // for the engine, which names those that it does not know
+  for (const auto& [key, value] : hints) {
+    if (key != kShareMemory) others.push_back({key.c_str(), value.c_str()});
+  }
+  options.hints = others.data();
+  options.hint_count = others.size();
   fc_window* window = nullptr;
   const fc_status status = without_gil([&] {
     return fc_window_create(comm_->handle(), buffer.data, buffer.count * buffer.item_bytes,

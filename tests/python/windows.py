@@ -244,6 +244,7 @@ def moved_to_shared_memory(me: Rank) -> None:
     assert own.data_ptr() != before
     assert view.data_ptr() == own.data_ptr() + 16
     assert own.tolist() == [n + 100 * rank for n in range(8)]
+    comm.barrier()  # from here on the others write to it
     window.put(torch.tensor([-1 - rank]), following, 2)
     window.signal(following)
     window.wait_signal(last)
