@@ -1,8 +1,8 @@
 """What torch before 2.13 needs of us beyond its own code.
 
-There the switch registers each backend as of type CUSTOM, whatever it is called, while the group goes
-by the name: DDP's logger asks a group called gloo for its backend of type GLOO, and a group for two
-devices has one backend for both.
+There the switch registers each backend as of type CUSTOM, whatever it is called, while the group
+goes by the name: DDP's logger asks a group called gloo for its backend of type GLOO, and a group
+for two devices has one backend for both.
 """
 
 from __future__ import annotations
