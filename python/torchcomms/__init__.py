@@ -169,6 +169,11 @@ try:
 except ImportError as _error:
     _fit.fail(f"its extension cannot be loaded ({_error})", _error)
 
+if _comms._built_for_torch in ("2.11", "2.12"):
+    from torchcomms import _older_torch
+
+    _older_torch.prepare()
+
 from torchcomms._build_info import VERSION as __version__  # noqa: E402
 from torchcomms._hook_args import *  # noqa: E402, F403
 from torchcomms._options import *  # noqa: E402, F403
