@@ -18,6 +18,7 @@ mod reduce_scatter;
 mod scatter;
 #[cfg(test)]
 mod tests;
+mod way;
 
 use std::cell::Cell;
 
@@ -29,6 +30,7 @@ use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
 
 pub(crate) use brief::Brief;
+use way::{LOOKED_FROM, SETTLED, Way, share};
 
 use crate::arena::{Arena, INLINE, Inline};
 use crate::choosing::WORTH_A_CALL;
@@ -38,12 +40,6 @@ use crate::pulling;
 
 /// Of so many bytes little is left in the caches when the last have come.
 const LARGE: usize = 8 << 20;
-/// Where processors share a cache, pieces of so many bytes are better put through the caches than past
-/// them: with what is read beside them they leave the processor's own for the shared one before the
-/// other rank wants them. Of shorter ones it would fetch line after line from the other's own.
-const SETTLED: usize = 512 << 10;
-/// Where two ranks put so many bytes it is worth a look how near they are.
-const LOOKED_FROM: usize = 128 << 10;
 /// Rounds whose fingerprints are remembered.
 const REMEMBERED: usize = 4;
 
@@ -68,30 +64,6 @@ struct Round<'a> {
     /// more is moved than caches hold
     is_large: bool,
     way: Way,
-}
-
-/// How a rank puts what it stores past the caches where processors are apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// as the arena's choice says
-    Chosen,
-    /// the same, but for the first lines, by which the other rank of two tells whether they are near
-    Looked,
-    /// through the caches
-    Near,
-}
-
-impl Way {
-    /// Of a collective in which the two ranks of a pair put `bytes` bytes each.
-    fn of(scene: Scene, bytes: usize) -> Self {
-        if scene.near && bytes >= SETTLED {
-            Self::Near
-        } else if scene.looks && bytes >= LOOKED_FROM {
-            Self::Looked
-        } else {
-            Self::Chosen
-        }
-    }
 }
 
 impl Round<'_> {
@@ -645,20 +617,6 @@ pub(crate) fn check(collective: &Collective, dtype: Dtype, me: usize, ranks: usi
             None => Ok(()),
         },
         Collective::Broadcast { .. } | Collective::Barrier => Ok(()),
-    }
-}
-
-/// How many bytes a rank puts for another one, where that is much.
-fn share(collective: &Collective, scene: Scene) -> usize {
-    match collective {
-        Collective::AllReduce { input, .. } | Collective::Reduce { input, .. } => {
-            input.bytes / scene.ranks
-        }
-        Collective::Broadcast { buffer, .. } => buffer.bytes / 2,
-        Collective::AllGather { input, .. } => input.bytes,
-        Collective::ReduceScatter { output, .. } => output.bytes,
-        Collective::AllToAll { inputs, .. } => inputs.of((scene.me + 1) % scene.ranks).bytes,
-        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::Barrier => 0,
     }
 }
 

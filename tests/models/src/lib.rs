@@ -13,6 +13,7 @@ mod budget;
 mod choosing;
 mod cores;
 mod memory;
+mod near;
 mod print;
 mod pulling;
 mod segments;
