@@ -76,6 +76,13 @@ impl Near {
 mod tests {
     use super::*;
 
+    /// Whether asking for the time, or reading under a sanitizer, takes longer than a look may: then all
+    /// ranks are taken to be apart, which is right everywhere.
+    fn clock_is_slow() -> bool {
+        let least = (0..1000).map(|_| Instant::now().elapsed()).min();
+        cfg!(sanitized) || least.is_none_or(|least| least > SOON / 2)
+    }
+
     #[test]
     fn own_lines_are_near_and_a_group_of_three_is_not_looked_at() {
         let lines = vec![1_u8; LOOKED_AT];
@@ -87,7 +94,7 @@ mod tests {
             unsafe { near.look(lines.as_ptr()) }
             near.is_near()
         });
-        assert!(seen);
+        assert!(seen || clock_is_slow());
         let many = Near::of(3);
         // SAFETY: as above.
         unsafe { many.look(lines.as_ptr()) }
