@@ -43,8 +43,8 @@ def run(
 
 
 # Some time after a graph with its operations is gone and its group destroyed, torch's own backend
-# may lock a mutex that is no more, and glibc ends the process: torch 2.15, four ranks, three of some
-# twenty runs. So nothing comes after that program there.
+# may lock a mutex that is no more, and glibc ends the process: torch 2.15, on four ranks in three
+# of about twenty runs. So nothing comes after that program there.
 LAST = {"ours": (), "stock": ("graphs",)}
 
 
