@@ -1,4 +1,5 @@
-//! How many asynchronous works of a communicator are not over, and a wait for all of them.
+//! How many asynchronous works of a communicator are not over, and a wait for all of them. Must not know
+//! what they do.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};

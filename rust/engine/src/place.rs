@@ -1,4 +1,5 @@
-//! The place in which one communicator follows another, when its members change.
+//! The place in which one communicator follows another, when its members change. Must not
+//! know how they meet.
 
 use std::sync::Arc;
 use std::time::Duration;
