@@ -32,7 +32,7 @@ use ferrocomm_core::reduction::Reduction;
 pub(crate) use brief::Brief;
 use way::{LOOKED_FROM, SETTLED, Way, share};
 
-use crate::arena::{Arena, INLINE, Inline};
+use crate::arena::{Arena, INLINE, Inline, Remarks};
 use crate::choosing::WORTH_A_CALL;
 use crate::collectives::{self, on_root, region_of, same_length};
 use crate::print::Print;
@@ -263,6 +263,11 @@ pub(crate) struct Position {
     settled: u64,
     /// fingerprints of its own last rounds
     prints: [Print; REMEMBERED],
+    /// what it remarked with the last one
+    remarks: Remarks,
+    /// what everybody remarked with the round that is settled; of those, looks at lines that others
+    /// write are spared
+    all: Remarks,
     /// whether all ranks read the memory of all others, once all have said so
     direct: Option<bool>,
 }
@@ -273,6 +278,8 @@ impl Position {
             next: 1,
             settled: 0,
             prints: [Print::default(); REMEMBERED],
+            remarks: Remarks::default(),
+            all: Remarks::default(),
             direct: None,
         }
     }
@@ -294,24 +301,24 @@ impl Position {
             .get_or_insert_with(|| (0..arena.ranks()).all(|rank| arena.peer(rank).1))
     }
 
-    /// Whether both ranks of a pair thought so in the round before, as they all know.
-    fn is_near(&self, arena: &Arena) -> bool {
-        let before = self.next - 1;
-        before > 0 && (0..arena.ranks()).all(|rank| arena.thinks_near(rank, before))
-    }
-
     /// From how many bytes on it is worth to read others where their memory lies, in a collective that
     /// is about to post its first round; all ranks answer alike, as above. Segments that all of them
     /// share are read without asking the kernel.
     fn direct_from(&self, arena: &Arena) -> usize {
         let chosen = arena.choice().direct_from;
-        let before = self.next - 1;
-        let share = before > 0 && (0..arena.ranks()).all(|rank| arena.shares(rank, before));
-        if share {
+        if self.all.shares {
             chosen.min(WORTH_A_CALL)
         } else {
             chosen
         }
+    }
+
+    /// Notes a round that this rank has posted.
+    #[inline(always)]
+    fn posted(&mut self, round: u64, print: Print, remarks: Remarks) {
+        self.prints[(round % REMEMBERED as u64) as usize] = print;
+        self.remarks = remarks;
+        self.next = round + 1;
     }
 
     fn print(&self, round: u64) -> Print {
@@ -328,13 +335,15 @@ impl Position {
         if self.settled >= round {
             return Settled::Yes;
         }
+        let mut all = self.remarks;
         for rank in (0..arena.ranks()).filter(|rank| *rank != me) {
             match agrees(arena, rank, round, self.print(round)) {
-                Settled::Yes => {}
+                Settled::Yes => all = all.and(arena.remarks(rank, round)),
                 other => return other,
             }
         }
         self.settled = round;
+        self.all = all;
         Settled::Yes
     }
 }
@@ -461,9 +470,8 @@ impl Meeting {
                     };
                     plan.put(&round);
                     let alone = plan.leads(round.index);
-                    arena.post(me, number, self.print, &inline.get());
-                    position.prints[(number % REMEMBERED as u64) as usize] = self.print;
-                    position.next += 1;
+                    let remarks = arena.post(me, number, self.print, &inline.get());
+                    position.posted(number, self.print, remarks);
                     posted(number, alone);
                     self.stage = Stage::Take;
                 }
@@ -507,12 +515,11 @@ impl Meeting {
     /// Makes the plan, when the first round is put.
     fn begin(&mut self, arena: &Arena, me: usize, position: &mut Position) -> Result<()> {
         if let Begun::No { collective, dtype } = &mut self.begun {
-            let near = position.is_near(arena);
             let scene = Scene {
                 me,
                 ranks: arena.ranks(),
                 slot: arena.slot_bytes(),
-                near,
+                near: position.all.near,
                 looks: arena.near().looks(),
                 direct: position.reads_directly(arena),
                 direct_from: position.direct_from(arena),
@@ -572,7 +579,7 @@ impl Meeting {
 /// # Errors
 /// `InvalidArgument` or `Unsupported`.
 pub(crate) fn check(collective: &Collective, dtype: Dtype, me: usize, ranks: usize) -> Result<()> {
-    let reduction = |op: &ReduceOp| Reduction::check(*op, dtype);
+    let reduction = |op: &ReduceOp| Reduction::check(op, dtype);
     match collective {
         Collective::AllReduce { input, output, op } => {
             same_length(*input, *output)?;
