@@ -13,6 +13,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+HALF = MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float16)
+
 
 def network() -> nn.Sequential:
     torch.manual_seed(1234)
@@ -61,11 +63,10 @@ def train(
 
 def main(report: Report) -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
-    half = MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float16)
     mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     train(report, "fp32", mesh)
     train(report, "bf16", mesh, policy=mixed)
-    train(report, "fp16", mesh, policy=half)
+    train(report, "fp16", mesh, policy=HALF)
     train(report, "accumulated", mesh, accumulate=2, steps=3)
     train(report, "sums", mesh, force_sum=True)
 

@@ -7,17 +7,23 @@ For `run.py --rounding`, which runs it on both engines. Two kinds of lines:
 * SUM dtype mean worst once each: distance of an all_reduce from the exact sum, in units of the last
   place, and the share of elements that are the sum in 32 bits, rounded once, and that are additions
   one after the other from some rank on, each rounded.
-* LOSS name loss spread: of a DDP training, the last loss, and by how much of itself it changes when
-  the ranks change places, which changes nothing but the order of additions.
+* TRAINING name last spread: of a training, a number of its last step, and by how much of itself it
+  changes at most, of all steps, when the ranks change places, which changes nothing but the order
+  of additions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+
 import ddp
+import fsdp2
 import torch
 import torch.distributed as dist
-from job import check_served
+from job import Report, check_served
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.device_mesh import init_device_mesh
 
 COUNT = 200_000
 STEPS = 4
@@ -26,6 +32,23 @@ HOOKS = {
     "bf16": ddp.hook_of(default_hooks.bf16_compress_hook),
     "fp16": ddp.hook_of(default_hooks.fp16_compress_hook),
     "power sgd": ddp.power_sgd,
+}
+
+
+def with_hook(name: str) -> Callable[[Report], None]:
+    return lambda report: ddp.train(report, "", steps=STEPS, hook=HOOKS[name])
+
+
+def sharded(report: Report) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    fsdp2.train(report, "", mesh, steps=STEPS, policy=fsdp2.HALF)
+
+
+# name: the job, what it trains, which number is watched
+TRAININGS: dict[str, tuple[ModuleType, Callable[[Report], None], str]] = {
+    **{f"DDP, {name}: loss": (ddp, with_hook(name), "loss") for name in HOOKS},
+    "FSDP2, fp16: loss": (fsdp2, sharded, "loss"),
+    "FSDP2, fp16: norm of gradients": (fsdp2, sharded, "norm"),
 }
 
 
@@ -63,18 +86,19 @@ def sums(dtype: torch.dtype) -> str:
     return " ".join(f"{value:.3f}" for value in (away.mean().item(), away.max().item(), *shares))
 
 
-def losses(name: str) -> tuple[float, float]:
-    """The last loss with ranks in their places, and the relative spread over all rotations."""
-    plain = ddp.batch
-    found = []
+def spread(job: ModuleType, train: Callable[[Report], None], kind: str) -> tuple[float, float]:
+    """The number at the last step with ranks in their places, and its spread over all rotations."""
+    plain = job.batch
     size = dist.get_world_size()
+    found: list[list[float]] = []
     for turn in range(size):
-        ddp.batch = lambda step, rank, turn=turn: plain(step, (rank + turn) % size)
+        job.batch = lambda step, rank, turn=turn: plain(step, (rank + turn) % size)
         values: dict[str, float] = {}
-        ddp.train(values.__setitem__, name, steps=STEPS, hook=HOOKS[name])
-        found.append(values[f"{name} loss {STEPS - 1}"])
-    ddp.batch = plain
-    return found[0], (max(found) - min(found)) / abs(found[0])
+        train(values.__setitem__)
+        found.append([values[f" {kind} {step}"] for step in range(STEPS)])
+    job.batch = plain
+    steps = zip(*found, strict=True)
+    return found[0][-1], max((max(step) - min(step)) / abs(step[0]) for step in steps)
 
 
 def main() -> None:
@@ -85,10 +109,10 @@ def main() -> None:
         line = sums(dtype)
         if dist.get_rank() == 0:
             print(f"SUM {str(dtype).removeprefix('torch.')} {line}", flush=True)
-    for name in HOOKS:
-        loss, spread = losses(name)
+    for name, training in TRAININGS.items():
+        last, changes = spread(*training)
         if dist.get_rank() == 0:
-            print(f"LOSS {name.replace(' ', '_')} {loss!r} {spread:.1e}", flush=True)
+            print(f"TRAINING {name.replace(' ', '_')} {last!r} {changes:.1e}", flush=True)
     dist.destroy_process_group()
 
 

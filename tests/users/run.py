@@ -43,8 +43,9 @@ JOBS = {
 ENGINES = {"stock": "torch", "ours": "ferrocomm"}
 TOLERANCE = 1e-6
 # Of what is summed in 16 bits, by the name of the result: about what stock's own results change by
-# when its ranks change places, which docs/torch-distributed.md has.
-ROUGH = {"bf16 ": 1e-3, "fp16 ": 5e-5}
+# when its ranks change places, which docs/torch-distributed.md has. Norms of gradients change more
+# than losses do; a float16 is rounded by up to 5e-4 of itself.
+ROUGH = {"bf16 ": 1e-3, "fp16 loss": 2e-4, "fp16 norm": 5e-4}
 LIMIT = 300
 
 
@@ -157,12 +158,12 @@ def step_times(ranks: list[int]) -> list[str]:
 
 
 def rounding() -> list[str]:
-    """How far 16-bit sums and the losses over them are from what they should be, as two tables."""
+    """How far 16-bit sums and trainings over them are from what they should be, as two tables."""
     sums = [
         "| all_reduce, 4 ranks | engine | mean error | worst | rounded once | rounded each time |",
         "|---|---|---|---|---|---|",
     ]
-    losses = ["| loss over | engine | last loss | changes by, ranks moved |", "|---|---|---|---|"]
+    trainings = ["| training | engine | last step | changes by, ranks moved |", "|---|---|---|---|"]
     for engine in ("ours", "stock"):
         output = launch("rounding", engine, 4).splitlines()
         for line in output:
@@ -171,9 +172,9 @@ def rounding() -> list[str]:
             row = f"| {name.replace('_', ' ')} | {engine} | {' | '.join(cells)} |"
             if kind == "SUM":
                 sums.append(row)
-            elif kind == "LOSS":
-                losses.append(row)
-    return [*sums, "", *losses]
+            elif kind == "TRAINING":
+                trainings.append(row)
+    return [*sums, "", *trainings]
 
 
 def write(name: str, table: list[str]) -> None:
