@@ -1,8 +1,7 @@
 """What torch says of this package in its log, said once.
 
-torch warns with every group that this package serves it, which a job with hundreds of groups pays
-for on every rank: formatting and writing the line costs more than what a member does to join. Must
-not import torch.
+torch warns with every group that this package serves it, and a job with hundreds of groups pays
+for the line on every rank: it is a part of `new_group` that can be measured. Must not import torch.
 """
 
 from __future__ import annotations
