@@ -74,9 +74,10 @@ def new_comm(
         NotImplementedError: a known backend or option that this version does not serve.
         RuntimeError: the ranks could not join; the message names those that are missing.
     """
-    from torchcomms import _factory
+    # The module's own name: looking for it in the package would cost a call of Python's importer.
+    from torchcomms._factory import create
 
-    return _factory.create(
+    return create(
         backend,
         device,
         timeout=timeout,

@@ -1,7 +1,8 @@
 """The body of `new_comm`: turns what callers and launchers say into one call of the extension.
 
-Checks arguments, finds rank, size, store and time-out. Must not know how ranks join or how data
-moves: that is the engine's.
+Checks arguments, finds rank, size, store and time-out. Imported with the first communicator, when
+torch is there: what this module imports, no later call looks for. Must not know how ranks join or
+how data moves: that is the engine's.
 """
 
 from __future__ import annotations
@@ -13,12 +14,22 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from torchcomms import _backends, _compile, _cuda, _options, _python_backend, _ranks, _stores
+import torch
+from torch._C._distributed_c10d import Store
+
+from torchcomms import (
+    _backends,
+    _comms,
+    _compile,
+    _cuda,
+    _options,
+    _python_backend,
+    _ranks,
+    _stores,
+    _torch_log,
+)
 
 if TYPE_CHECKING:
-    import torch
-    from torch._C._distributed_c10d import Store
-
     from torchcomms._comms import TorchComm
 
 DEFAULT_TIMEOUT = timedelta(seconds=600)
@@ -31,6 +42,9 @@ _C10D_DEPTH = 8
 
 _lock = threading.Lock()
 _unnamed = 0
+
+# Here because torch's notice of the first group comes before this module is asked for.
+_torch_log.say_once()
 
 
 def create(
@@ -45,8 +59,6 @@ def create(
     abort_process: bool | None = None,
 ) -> TorchComm:
     """Joins the ranks of the job into a communicator; see `torchcomms.new_comm`."""
-    import torch
-
     _compile.prepare()
     foreign = _python_backend.find(backend)
     if foreign is not None:
@@ -136,8 +148,6 @@ def unconfigured(
     hints: dict[str, str],
 ) -> TorchComm:
     """The call of the extension for a communicator that `reconfigure` gives its members."""
-    from torchcomms import _comms
-
     return _comms._new_unconfigured_comm(
         backend,
         device,
@@ -159,8 +169,6 @@ def join(
     hints: dict[str, str],
 ) -> TorchComm:
     """The call of the extension, with every argument decided."""
-    from torchcomms import _comms
-
     return _comms._new_comm(
         backend,
         device,
@@ -249,9 +257,7 @@ def _next_name() -> str:
 
 
 def _checked_store(store: Store) -> Store:
-    from torch._C._distributed_c10d import Store as StoreType
-
-    if not isinstance(store, StoreType):
+    if not isinstance(store, Store):
         raise TypeError(
             f"store must be a torch.distributed.Store, got {type(store).__name__} {store!r}"
         )

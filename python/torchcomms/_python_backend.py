@@ -11,7 +11,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torchcomms import _options
+from torchcomms import _backends, _options
 
 if TYPE_CHECKING:
     import torch
@@ -102,7 +102,7 @@ _classes: dict[str, type[TorchCommBackend]] = {}
 
 def register(name: str, cls: type[TorchCommBackend]) -> None:
     """See `torchcomms.register_backend`."""
-    from torchcomms import _backends, _comms
+    from torchcomms import _comms
 
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"the backend's name must be a str with a letter in it, got {name!r}")
@@ -123,8 +123,6 @@ def find(name: str) -> type[TorchCommBackend] | None:
     Raises:
         TypeError: what the entry point names is no subclass of TorchCommBackend.
     """
-    from torchcomms import _backends
-
     cls = registered(name)
     if cls is None and isinstance(name, str):
         plugin = _backends.plugin(name)

@@ -10,51 +10,25 @@ import json
 import math
 import random
 import re
-import time
 import zlib
 from collections.abc import Callable
 
+import barriers  # noqa: F401  (its cases are in the list, too)
 import numpy as np
 import torch
 from buffers import plain
 from calls import Request, prepare, reduce_op
-from elements import Bytes, Difference, Reduction, compare, draw, reduced, width
+from corner import CORNERS, corner, rows_of, step
+from elements import Difference, Reduction, compare, draw, reduced, width
 from factors import COMPLEX, DTYPES, OPERATIONS, OPS, REDUCING, SIZES, elements, supported
 from modes import Digests, Step, checked, finish
 from session import Delay, Session
 
 import torchcomms
 
-Corner = Callable[[Session, int], Digests]
-CORNERS: dict[str, Corner] = {}
+__all__ = ["CORNERS"]
+
 _SUM = torchcomms.ReduceOp.SUM
-
-
-def corner(function: Corner) -> Corner:
-    CORNERS[function.__name__] = function
-    return function
-
-
-def rows_of(tensor: torch.Tensor) -> Bytes:
-    """The elements of a tensor as rows of bytes."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    size = flat.element_size()
-    if flat.numel() == 0:
-        return np.empty((0, size), np.uint8)
-    rows: Bytes = flat.view(torch.uint8).numpy().reshape(-1, size)
-    return rows
-
-
-def step(session: Session, request: Request, group: str = "world") -> Step:
-    """A call on one of the session's communicators."""
-    comm = {
-        "world": session.world,
-        "other": session.other,
-        "half": session.halves,
-        "mirrored": session.mirrored,
-    }[group]
-    label = session.half if group == "half" else group
-    return label, comm, prepare(request, session.place(comm))
 
 
 # ---- refusals and dtypes
@@ -192,64 +166,6 @@ def expanded_inputs(session: Session, seed: int) -> Digests:
                 raise
             continue
         raise Difference("an expanded output was accepted")
-    return {}
-
-
-# ---- barriers
-
-
-def _holds(session: Session, comms: list[tuple[str, torchcomms.TorchComm]], seed: int) -> None:
-    """No rank leaves a barrier before all have come; told through the side channel."""
-    delay = Delay("jitter", seed, session.rank, session.size)
-    times: list[tuple[str, int, int]] = []
-    for turn in range(30):
-        for name, comm in comms:
-            delay.perhaps()
-            came = time.monotonic_ns()
-            work = comm.barrier(async_op=turn % 3 == 2)
-            if turn % 2:
-                while not work.is_completed():
-                    time.sleep(0)
-            finish([work])
-            times.append((name, came, time.monotonic_ns()))
-    told = session.tell(times)
-    groups = {name for each in told for name, _, _ in each}
-    for group in groups:
-        members = [[entry for entry in each if entry[0] == group] for each in told]
-        members = [entries for entries in members if entries]
-        for number in range(len(members[0])):
-            last_came = max(entries[number][1] for entries in members)
-            first_left = min(entries[number][2] for entries in members)
-            if first_left < last_came:
-                raise Difference(
-                    f"barrier {number} of {group}: a rank left {last_came - first_left} ns before "
-                    "the last one came"
-                )
-
-
-@corner
-def barrier_holds(session: Session, seed: int) -> Digests:
-    _holds(session, [("world", session.world)], seed)
-    return {}
-
-
-@corner
-def barriers_of_several_groups(session: Session, seed: int) -> Digests:
-    groups = [("world", session.world), (session.half, session.halves)]
-    groups += [("mirrored", session.mirrored), ("other", session.other)]
-    _holds(session, groups, seed)
-    return {}
-
-
-@corner
-def barriers_in_flight(session: Session, seed: int) -> Digests:
-    """Many barriers issued at once, on two communicators, in opposite orders."""
-    comms = [session.world, session.other]
-    if session.rank % 2:
-        comms.reverse()
-    works = [comm.barrier(async_op=True) for comm in comms for _ in range(50)]
-    random.Random(seed + session.rank).shuffle(works)
-    finish(works)
     return {}
 
 

@@ -7,14 +7,16 @@
 //! is refused is told in the log, and a flood of it in sums.
 
 mod greeting;
+mod refusals;
 mod settings;
 #[cfg(test)]
 mod strangers;
+mod watch;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -34,15 +36,15 @@ use crate::stream::{Stream, StreamKind, receive_with_fd, send_with_fd};
 #[cfg(any(test, fuzzing))]
 pub use greeting::fuzz_greeting;
 use greeting::{GREETING, Greeting, Purpose, Said, read_greeting};
+use refusals::Refusals;
 pub(crate) use settings::{StreamCount, TransportChoice};
+pub(crate) use watch::{Watch, Watched};
 
 /// Half-open connections that are kept, and for how long.
 const STRANGERS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections that are taken in before the engine goes on with its work.
 const AT_ONCE: usize = 256;
-/// Refused connections are told of at most so often.
-const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// A connection somebody has dialled and greeted on.
 pub(crate) enum Arrival {
@@ -58,37 +60,6 @@ pub(crate) enum Arrival {
     Watch,
 }
 
-/// What tells when another process ends.
-pub(crate) struct Watch {
-    pub(crate) process: ProcessId,
-    pidfd: OwnedFd,
-}
-
-/// How a process can be watched.
-pub(crate) enum Watched {
-    By(Watch),
-    /// it is this very process
-    Own,
-    /// it has no number here
-    NotByPid,
-}
-
-impl Watch {
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        let mut entry = libc::pollfd {
-            fd: self.pidfd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: `entry` is one entry and lives for the call, which does not wait.
-        unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
-    }
-}
-
 enum Socket {
     Unix(UnixStream, Option<OwnedFd>),
     Tcp(std::net::TcpStream),
@@ -99,13 +70,6 @@ struct Stranger {
     bytes: [u8; GREETING],
     got: usize,
     since: Instant,
-}
-
-/// Refused connections, and what of them was told.
-#[derive(Default)]
-struct Refusals {
-    told_at: Option<Instant>,
-    untold: u64,
 }
 
 /// This process on the network.
@@ -242,34 +206,6 @@ impl Endpoint {
             None => (&socket).write_all(&greeting),
         }
         .map_err(failed("shared memory could not be handed over"))
-    }
-
-    /// Begins to watch the process of `member`, which is on this machine.
-    ///
-    /// # Errors
-    /// `PeerLost` when it does not listen any more.
-    pub(crate) fn watch(&self, member: &Member) -> Result<Watched> {
-        let mut socket = connect_unix(member)?;
-        let pid = credentials(&socket).map_or(0, |peer| peer.pid);
-        if u32::try_from(pid) == Ok(std::process::id()) {
-            return Ok(Watched::Own);
-        }
-        let fd = match pid {
-            0 => -1,
-            // SAFETY: plain numbers; the kernel gives a new descriptor or an error.
-            pid => unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) },
-        };
-        let greeting = self.greeting(Purpose::Watch, member, CommId(0));
-        // It is the right process if it listens still, now that the descriptor is there.
-        socket.write_all(&greeting).map_err(lost)?;
-        let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
-            return Ok(Watched::NotByPid);
-        };
-        Ok(Watched::By(Watch {
-            process: member.process,
-            // SAFETY: the kernel just gave us this descriptor and nobody else owns it.
-            pidfd: unsafe { OwnedFd::from_raw_fd(fd) },
-        }))
     }
 
     fn dial_unix(&self, member: &Member, greeting: &[u8]) -> Result<Box<dyn Stream>> {
@@ -497,32 +433,6 @@ impl Stranger {
                 |_| "an address that is gone".into(),
                 |from| from.to_string(),
             ),
-        }
-    }
-}
-
-impl Refusals {
-    /// Tells of a refused connection, or counts it when one has just been told of.
-    fn note(&mut self, from: impl FnOnce() -> String, why: &str) {
-        self.tell_sum();
-        if self.told_at.is_some() {
-            self.untold += 1;
-            return;
-        }
-        self.told_at = Some(Instant::now());
-        tracing::warn!(from = from(), why, "refused a connection");
-    }
-
-    /// Tells how many more there were, once in a while.
-    fn tell_sum(&mut self) {
-        if self.told_at.is_none_or(|at| at.elapsed() < TELL_EVERY) {
-            return;
-        }
-        self.told_at = None;
-        if self.untold > 0 {
-            let count = std::mem::take(&mut self.untold);
-            self.told_at = Some(Instant::now());
-            tracing::warn!(count, "refused more connections");
         }
     }
 }

@@ -156,8 +156,7 @@ impl Hello {
 impl Message {
     /// Its bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![self.tag(), 0, 0, 0, 0];
-        match self {
+        framed(self.tag(), |out| match self {
             Self::Welcome { rank } => out.extend(rank.to_le_bytes()),
             Self::Shape { local } => out.extend(local.to_le_bytes()),
             Self::GaveUp | Self::Leads => {}
@@ -168,23 +167,15 @@ impl Message {
             } => {
                 out.extend(rank.to_le_bytes());
                 out.extend(facts.to_le_bytes());
-                put_member(&mut out, member);
+                put_member(out, member);
             }
             Self::Facts { rank, facts } => {
                 out.extend(rank.to_le_bytes());
-                put_text(&mut out, facts);
+                put_text(out, facts);
             }
-            Self::Failure(error) => put_failure(&mut out, error),
-            Self::Table { seed, members } => {
-                out.extend(seed);
-                for member in members {
-                    put_member(&mut out, member);
-                }
-            }
-        }
-        let length = (out.len() - HEAD) as u32;
-        out[1..HEAD].copy_from_slice(&length.to_le_bytes());
-        out
+            Self::Failure(error) => put_failure(out, error),
+            Self::Table { seed, members } => put_table(out, seed, members),
+        })
     }
 
     fn tag(&self) -> u8 {
@@ -257,6 +248,20 @@ impl Message {
     }
 }
 
+/// The bytes of `Message::Table` with these members, without owning them.
+pub(super) fn table_bytes(seed: &Nonce, members: &[Member]) -> Vec<u8> {
+    framed(TABLE, |out| put_table(out, seed, members))
+}
+
+/// A message of this tag, whose body `put` writes.
+fn framed(tag: u8, put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = vec![tag, 0, 0, 0, 0];
+    put(&mut out);
+    let length = (out.len() - HEAD) as u32;
+    out[1..HEAD].copy_from_slice(&length.to_le_bytes());
+    out
+}
+
 /// What came is no message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Garbage;
@@ -307,6 +312,13 @@ fn put_member(out: &mut Vec<u8>, member: &Member) {
     out.push(member.addresses.len() as u8);
     for address in &member.addresses {
         put_address(out, *address);
+    }
+}
+
+fn put_table(out: &mut Vec<u8>, seed: &Nonce, members: &[Member]) {
+    out.extend(seed);
+    for member in members {
+        put_member(out, member);
     }
 }
 

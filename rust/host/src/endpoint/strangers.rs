@@ -358,7 +358,7 @@ fn a_flood_is_summed_up_when_it_is_over() {
         for _ in 0..1000 {
             refusals.note(|| "somewhere".into(), "it is a stranger");
         }
-        refusals.told_at = Instant::now().checked_sub(TELL_EVERY);
+        refusals.told_at = Instant::now().checked_sub(super::refusals::TELL_EVERY);
         refusals.tell_sum();
     });
     assert_eq!((logged, refusals.untold), (2, 0));

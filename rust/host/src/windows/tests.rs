@@ -224,7 +224,6 @@ fn long_puts_arrive_whole_and_can_be_got_back() {
 fn every_signal_is_taken_once_whoever_waits() {
     const SIGNALS: u64 = 300;
     for way in WAYS {
-        let taken = AtomicU64::new(0);
         ranks(2, way, 1, |rank, window, _| {
             if rank == 0 {
                 for _ in 0..SIGNALS {
@@ -233,17 +232,16 @@ fn every_signal_is_taken_once_whoever_waits() {
                 wait(window, 1).unwrap();
                 return;
             }
+            // As many waits as signals return, and not one more.
             std::thread::scope(|scope| {
                 for _ in 0..3 {
                     scope.spawn(|| {
                         for _ in 0..SIGNALS / 3 {
                             wait(window, 0).unwrap();
-                            taken.fetch_add(1, Ordering::Relaxed);
                         }
                     });
                 }
             });
-            assert_eq!(taken.load(Ordering::Relaxed), SIGNALS);
             let from = GroupRank::new(0);
             let more = call(OneSided::WaitSignal { from }, Mode::Sync, TINY);
             let error = window.run(more, &mut || {}).unwrap_err();

@@ -3,8 +3,7 @@
 
 use std::io::{self, ErrorKind as Io};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use crate::bootstrap::wire::Nonce;
 use crate::endpoint::same_user;
@@ -20,41 +19,65 @@ pub(super) enum Met {
     Guest(UnixStream),
 }
 
-/// The name under which ranks meet.
-fn address(name: &Nonce) -> Vec<u8> {
-    format!("ferrocomm-join-{:032x}", u128::from_be_bytes(*name)).into_bytes()
-}
-
 /// Comes to the meeting `name`, without blocking.
 ///
 /// # Errors
 /// `PermissionDenied` when another user has the name; `WouldBlock` when too many wait at the door;
 /// `ConnectionRefused` when hosts come and go.
 pub(super) fn meet(name: &Nonce) -> io::Result<Met> {
-    let name = address(name);
+    let address = Address::of(name);
+    // One socket for both: nearly all ranks find the name taken.
+    let socket = socket()?;
     let mut attempt = 0;
     loop {
         attempt += 1;
-        match host(&name) {
+        match host(&socket, &address) {
             Err(error) if error.kind() == Io::AddrInUse => {}
-            hosted => return hosted.map(Met::Host),
+            hosted => return hosted.map(|()| Met::Host(socket.into())),
         }
-        match visit(&name) {
+        match visit(&socket, &address) {
             // The host has gone in between.
             Err(error) if error.kind() == Io::ConnectionRefused && attempt < ATTEMPTS => {}
-            visited => return visited.map(Met::Guest),
+            Err(error) => return Err(error),
+            Ok(()) => break,
+        }
+    }
+    let stream = UnixStream::from(socket);
+    if same_user(&stream) {
+        Ok(Met::Guest(stream))
+    } else {
+        Err(Io::PermissionDenied.into())
+    }
+}
+
+/// The name under which ranks meet, as the kernel takes it.
+struct Address {
+    bytes: libc::sockaddr_un,
+    /// how many of them count
+    length: libc::socklen_t,
+}
+
+impl Address {
+    fn of(name: &Nonce) -> Self {
+        let name = format!("ferrocomm-join-{:032x}", u128::from_be_bytes(*name));
+        let mut bytes = libc::sockaddr_un {
+            sun_family: libc::AF_UNIX as libc::sa_family_t,
+            sun_path: [0; 108],
+        };
+        // The first byte of an abstract name is zero.
+        for (to, from) in bytes.sun_path[1..].iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let length = size_of::<libc::sa_family_t>() + 1 + name.len();
+        Self {
+            bytes,
+            length: length as libc::socklen_t,
         }
     }
 }
 
-fn host(name: &[u8]) -> io::Result<UnixListener> {
-    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-/// Connects; the standard library's way would block while too many wait at the door.
-fn visit(name: &[u8]) -> io::Result<UnixStream> {
+/// A socket that does not block: the standard library's would, while too many wait at the door.
+fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: takes plain numbers.
     let socket = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
@@ -62,33 +85,40 @@ fn visit(name: &[u8]) -> io::Result<UnixStream> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel has just given this descriptor to nobody else.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    let mut address = libc::sockaddr_un {
-        sun_family: libc::AF_UNIX as libc::sa_family_t,
-        sun_path: [0; 108],
-    };
-    // The first byte of an abstract name is zero.
-    for (to, from) in address.sun_path[1..].iter_mut().zip(name) {
-        *to = *from as libc::c_char;
-    }
-    let length = size_of::<libc::sa_family_t>() + 1 + name.len();
-    // SAFETY: `address` is a socket address, of which the first `length` bytes count; the name is
+    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
+}
+
+fn host(socket: &OwnedFd, address: &Address) -> io::Result<()> {
+    // SAFETY: `bytes` is a socket address, of which the first `length` bytes count; the name is
     // shorter than its field.
-    let failed = unsafe {
+    done(unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address.bytes).cast(),
+            address.length,
+        )
+    })?;
+    // As many as the kernel lets wait.
+    // SAFETY: takes plain numbers.
+    done(unsafe { libc::listen(socket.as_raw_fd(), -1) })
+}
+
+fn visit(socket: &OwnedFd, address: &Address) -> io::Result<()> {
+    // SAFETY: as in `host`.
+    done(unsafe {
         libc::connect(
             socket.as_raw_fd(),
-            (&raw const address).cast(),
-            length as libc::socklen_t,
+            (&raw const address.bytes).cast(),
+            address.length,
         )
-    };
-    if failed != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let stream = UnixStream::from(socket);
-    if same_user(&stream) {
-        Ok(stream)
+    })
+}
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
     } else {
-        Err(Io::PermissionDenied.into())
+        Err(io::Error::last_os_error())
     }
 }
 

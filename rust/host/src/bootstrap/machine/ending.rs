@@ -28,7 +28,7 @@ impl Machine {
         )
         .peers([GroupRank::new(self.setup.rank)]);
         self.send_up(&Message::Failure(told.clone()));
-        self.end_and_tell(Err(error), &Message::Failure(told));
+        self.end_and_tell(Err(error), &Message::Failure(told).encode());
     }
 
     /// On the root: ends joining if everything is known.
@@ -48,12 +48,14 @@ impl Machine {
 
     /// All have come.
     pub(super) fn arrive(&mut self, seed: Nonce, members: Vec<Member>) {
-        let message = Message::Table {
-            seed,
-            members: members.clone(),
+        // Most ranks have nobody below them, and the table grows with the group.
+        let told = if self.lower.is_empty() {
+            Vec::new()
+        } else {
+            wire::table_bytes(&seed, &members)
         };
         let id = id_of(&seed, &self.setup.name);
-        self.end_and_tell(Ok(Table { members, id }), &message);
+        self.end_and_tell(Ok(Table { members, id }), &told);
     }
 
     /// The deadline has passed, here or below.
@@ -125,21 +127,21 @@ impl Machine {
     /// Ends with a failure that the ranks below learn as it is.
     pub(super) fn end(&mut self, outcome: Result<Table>) {
         if let Err(error) = &outcome {
-            let message = Message::Failure(error.clone());
-            self.end_and_tell(outcome, &message);
+            let told = Message::Failure(error.clone()).encode();
+            self.end_and_tell(outcome, &told);
         }
     }
 
-    fn end_and_tell(&mut self, outcome: Result<Table>, message: &Message) {
+    /// Ends; `told` is the message for those below.
+    fn end_and_tell(&mut self, outcome: Result<Table>, told: &[u8]) {
         if matches!(self.phase, Phase::Ended(_)) {
             return;
         }
-        let bytes = message.encode();
         for (link, lower) in mem::take(&mut self.lower) {
             if let Lower::Child { .. } = lower {
                 self.actions.push_back(Action::Send {
                     link,
-                    bytes: bytes.clone(),
+                    bytes: told.to_vec(),
                 });
             }
             self.actions.push_back(Action::Close { link });
