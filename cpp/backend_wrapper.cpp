@@ -1,3 +1,5 @@
+// c10d's arguments into TorchComm's, and back.
+
 #include "backend_wrapper.hpp"
 
 #include <algorithm>
@@ -145,6 +147,7 @@ void BackendWrapper::drop_hook(HookIds& ids, List& list, int64_t hook_id) {
 
 void BackendWrapper::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  if (comm_->foreign()) unsupported("register_on_completion_hook");
   TORCH_CHECK(!hasHooks(), "backend ", getBackendName(), " has an onCompletion hook already");
   onCompletionHook_ = std::move(hook);
   comm_->hooks()->completions.add([call = onCompletionHook_](const Completion& over) {
@@ -166,6 +169,7 @@ void BackendWrapper::unregisterAbortHook(int64_t hook_id) {
 
 #if TORCH_VERSION_MINOR >= 15
 void BackendWrapper::registerCompletionHook(int64_t hook_id, c10d::CompletionHook hook) {
+  if (comm_->foreign()) unsupported("register_completion_hook");
   keep_hook(completion_hooks_, comm_->hooks()->completions, hook_id, [&] {
     return comm_->hooks()->completions.add([hook = std::move(hook)](const Completion& over) {
       hook({over.key, std::nullopt});  // operations are not timed

@@ -1,4 +1,5 @@
-// The c10d face: torch.distributed's calls, answered by a TorchComm.
+// The c10d face: torch.distributed's calls, answered by a TorchComm. Must not know Python, nor
+// check what TorchComm checks.
 #pragma once
 
 #include <atomic>
@@ -47,7 +48,8 @@ class BackendWrapper : public c10d::Backend {
   void unregisterAbortHook(int64_t hook_id) override;
 #endif
 #if TORCH_VERSION_MINOR >= 15
-  bool supportsCompletionHooks() const override { return true; }
+  // One in Python does not say when its works are over.
+  bool supportsCompletionHooks() const override { return !comm_->foreign(); }
   void registerCompletionHook(int64_t hook_id, c10d::CompletionHook hook) override;
   void unregisterCompletionHook(int64_t hook_id) override;
 #endif

@@ -4,6 +4,9 @@
 #include <pybind11/chrono.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <algorithm>
+#include <type_traits>
+
 #include "bindings.hpp"
 #include "mem_allocator.hpp"
 #include "window.hpp"
@@ -16,6 +19,12 @@ using Comm = std::shared_ptr<TorchComm>;
 // `factor` is a number or a tensor of one element.
 template <typename Factor>
 PyReduceOp premul_sum(const Factor& factor) {
+  if constexpr (std::is_same_v<Factor, at::Tensor>) {
+    if (!factor.defined() || factor.numel() != 1) {
+      throw py::value_error("factor must have one element, got " +
+                            std::to_string(factor.defined() ? factor.numel() : 0));
+    }
+  }
   c10d::ReduceOp op;
   op.op_ = c10d::ReduceOp::PREMUL_SUM;
   op.supplement_ = c10::make_intrusive<PremulSupplement>(factor);
@@ -70,12 +79,28 @@ std::shared_ptr<MemAllocator> mem_allocator_of(const TorchComm& self) {
   return mem_allocator(self.backend());
 }
 
+// Whether it is one of a class of `torchcomms._options`.
+bool is_instance(const py::object& object, const char* name) {
+  return py::isinstance(object, py::module_::import("torchcomms._options").attr(name));
+}
+
+std::string type_of(const py::object& object) {
+  return py::str(py::type::of(object).attr("__name__"));
+}
+
 // `torchcomms.CommOptions` as they stand now.
 py::object options_of(const TorchComm& self) {
   const auto options = py::module_::import("torchcomms._options").attr("CommOptions");
   py::object of = options();
   of.attr("timeout") = self.timeout();
-  of.attr("hints") = self.hints();
+  const HintMap hints = self.hints();
+  of.attr("hints") = hints;
+  // Of nccl alone, where the factory always says it as a hint.
+  const auto abort = hints.find("abort_process_on_timeout_or_error");
+  if (abort != hints.end()) {
+    of.attr("abort_process_on_timeout_or_error") = abort->second == "true" || abort->second == "1";
+  }
+  of.attr("enable_reconfigure") = self.is_reconfigurable();
   of.attr("name") = self.name();
   of.attr("rank") = self.rank();
   of.attr("size") = self.size();
@@ -119,9 +144,7 @@ void define_common(CommClass& comm) {
           "split",
           [](TorchComm& self, const std::vector<int>& ranks, const std::string& name,
              const Hints& hints, const Timeout& timeout) {
-            auto part = self.split(ranks, name, timeout.value_or(std::chrono::milliseconds(0)));
-            if (part && hints) part->set_hints(*hints);
-            return part;
+            return self.split(ranks, name, limit_of(timeout), hints.value_or(HintMap()));
           },
           py::arg("ranks"), py::arg("name") = "", py::arg("hints") = py::none(),
           py::arg("timeout") = py::none())
@@ -246,8 +269,7 @@ void define_point_to_point(CommClass& comm) {
       "new_window",
       [](const Comm& self, const std::optional<at::Tensor>& tensor, const Hints& hints,
          const Timeout& timeout) {
-        return new_window(self, tensor, timeout.value_or(std::chrono::milliseconds(0)),
-                          hints.value_or(HintMap()));
+        return new_window(self, tensor, limit_of(timeout), hints.value_or(HintMap()));
       },
       py::arg("tensor") = py::none(), py::arg("hints") = py::none(),
       py::arg("timeout") = py::none());
@@ -255,6 +277,19 @@ void define_point_to_point(CommClass& comm) {
 }
 
 }  // namespace
+
+std::chrono::milliseconds limit_of(const Timeout& timeout) {
+  using std::chrono::milliseconds;
+  if (!timeout) return milliseconds(0);
+  if (timeout->count() <= 0) {
+    throw_status(FC_ERR_INVALID_ARGUMENT, "invalid argument: the time-out is too short, got " +
+                                              std::to_string(timeout->count()) +
+                                              " ms, expected at least 1 ms; leave it out to have "
+                                              "the communicator's");
+  }
+  const auto longest = std::chrono::duration_cast<milliseconds>(std::chrono::nanoseconds::max());
+  return std::min(*timeout, longest);
+}
 
 void bind_reduce_op(py::module_& module) {
   py::class_<PyReduceOp> reduce_op(module, "ReduceOp");
@@ -296,9 +331,7 @@ void bind_work(py::module_& module) {
   py::class_<TorchWork>(module, "TorchWork")
       .def(
           "wait",
-          [](const TorchWork& self, const Timeout& timeout) {
-            self.work->wait(timeout.value_or(std::chrono::milliseconds(0)));
-          },
+          [](const TorchWork& self, const Timeout& timeout) { self.work->wait(limit_of(timeout)); },
           py::arg("timeout") = py::none())
       .def("wait_blocking", [](const TorchWork& self) { self.work->wait_blocking(); })
       .def("is_completed", [](const TorchWork& self) { return self.work->isCompleted(); })
@@ -334,6 +367,9 @@ void bind_batch(py::module_& module) {
       .def(
           "add",
           [](Batch& self, const py::object& operation) {
+            if (!is_instance(operation, "P2POp")) {
+              throw py::type_error("operation must be a P2POp, got " + type_of(operation));
+            }
             const auto tensor = py::cast<at::Tensor>(operation.attr("tensor"));
             const auto peer = py::cast<int>(operation.attr("peer"));
             if (py::cast<std::string>(operation.attr("name")) == "send") {
@@ -348,6 +384,9 @@ void bind_batch(py::module_& module) {
           [](Batch& self, bool async_op, const py::object& options, const Hints& hints,
              const Timeout& timeout) {
             const bool given = !options.is_none();
+            if (given && !is_instance(options, "OperationOptions")) {
+              throw py::type_error("options must be BatchP2POptions, got " + type_of(options));
+            }
             const auto own =
                 given && !timeout ? py::cast<Timeout>(options.attr("timeout")) : timeout;
             const auto wishes = given && !hints ? py::cast<Hints>(options.attr("hints")) : hints;

@@ -1,4 +1,5 @@
-// Hooks for Python: from an operation to the typed arguments of `torchcomms._hook_args`.
+// Hooks for Python: from an operation to the typed arguments of `torchcomms._hook_args`. When they
+// are called is not known here; hooks.hpp says it.
 
 #include "bindings.hpp"
 

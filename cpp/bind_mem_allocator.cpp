@@ -1,4 +1,4 @@
-// MemAllocator for Python.
+// MemAllocator for Python: sizes and dtypes as torch.empty has them. Must not know communicators.
 
 #include <c10/core/DefaultDtype.h>
 

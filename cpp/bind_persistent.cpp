@@ -1,4 +1,5 @@
-// Persistent all_gather for Python: the output is checked once, the inputs change.
+// Persistent all_gather for Python: the output is checked once, the inputs change. The engine knows
+// nothing of it: each call is an all_gather_single.
 
 #include "bindings.hpp"
 
@@ -10,8 +11,13 @@ using Comm = std::shared_ptr<TorchComm>;
 /// An output that is gathered into again and again.
 class PersistentAllGather {
  public:
-  PersistentAllGather(const Comm& comm, at::Tensor output)
-      : comm_(comm), output_(std::move(output)) {}
+  PersistentAllGather(const Comm& comm, at::Tensor output, Timeout timeout, Hints hints)
+      : comm_(comm), timeout_(timeout), hints_(std::move(hints)), output_(std::move(output)) {}
+
+  /// How one of its calls is made: what the call says, else what the handle was made with.
+  CallOptions call(bool async_op, const Timeout& timeout, const Hints& hints) const {
+    return call_of(async_op, timeout ? timeout : timeout_, hints ? hints : hints_);
+  }
 
   /// The output, for a call on `comm` that is called `operation`.
   at::Tensor output_for(const Comm& comm, const char* operation) {
@@ -36,13 +42,17 @@ class PersistentAllGather {
 
  private:
   const std::weak_ptr<TorchComm> comm_;
+  const Timeout timeout_;
+  const Hints hints_;
   std::mutex mutex_;
   at::Tensor output_;
 };
 
 using Handle = std::shared_ptr<PersistentAllGather>;
 
-Handle init(const Comm& self, const at::Tensor& output, const Hints&, const Timeout&) {
+Handle init(const Comm& self, const at::Tensor& output, const Hints& hints,
+            const Timeout& timeout) {
+  static_cast<void>(limit_of(timeout));
   const Site site = self->site("all_gather_p_init");
   Holdings holdings;
   const Buffer buffer = Stage(site, self->device(), holdings).output("output", output);
@@ -51,7 +61,7 @@ Handle init(const Comm& self, const at::Tensor& output, const Hints&, const Time
                          std::to_string(buffer.count) + " elements",
                          "a multiple of " + std::to_string(self->size()), ""});
   }
-  return std::make_shared<PersistentAllGather>(self, output);
+  return std::make_shared<PersistentAllGather>(self, output, timeout, hints);
 }
 
 }  // namespace
@@ -65,8 +75,8 @@ void bind_persistent(py::module_& module, CommClass& comm) {
           [](const Comm& self, const Handle& handle, const at::Tensor& input, bool async_op,
              const Hints& hints, const Timeout& timeout) {
             const at::Tensor output = handle->output_for(self, "all_gather_p_exec");
-            return TorchWork{
-                self->all_gather_single({output}, {input}, call_of(async_op, timeout, hints))};
+            const CallOptions call = handle->call(async_op, timeout, hints);
+            return TorchWork{self->all_gather_single({output}, {input}, call)};
           },
           py::arg("handle").none(false), py::arg("input"), py::arg("async_op") = false,
           py::arg("hints") = py::none(), py::arg("timeout") = py::none())

@@ -131,15 +131,16 @@ class PythonBackend final : public ForeignBackend {
   }
 
   std::shared_ptr<TorchComm> split(const std::vector<int>& ranks, const std::string& name,
-                                   Milliseconds own) override {
+                                   Milliseconds own, const HintMap& hints) override {
     require_ready();
     const Milliseconds limit = own.count() > 0 ? own : timeout();
     py::gil_scoped_acquire gil;
-    const py::object part = helper("split")(object(backend_), ranks, name, limit);
+    const py::object part = helper("split")(object(backend_), ranks, name, limit, hints);
     if (part.is_none()) return nullptr;
     CommSpec spec = spec_;
     spec.name = name;
     spec.timeout = limit;
+    spec.hints = hints;
     return make(part, std::move(spec));
   }
 
@@ -172,8 +173,9 @@ class PythonBackend final : public ForeignBackend {
 
   /// Asks the backend for its rank and size.
   static std::shared_ptr<TorchComm> make(const py::object& backend, CommSpec spec) {
-    spec.rank = py::cast<int>(backend.attr("get_rank")());
-    spec.size = py::cast<int>(backend.attr("get_size")());
+    const auto position = py::cast<std::pair<int, int>>(helper("position")(backend));
+    spec.rank = position.first;
+    spec.size = position.second;
     auto foreign = std::make_shared<PythonBackend>(backend, spec);
     return std::make_shared<TorchComm>(std::move(foreign), std::move(spec));
   }

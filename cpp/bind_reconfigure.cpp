@@ -1,4 +1,5 @@
-// Reconfiguration for Python: ReconfigureOptions and what TorchComm does with it.
+// Reconfiguration for Python: ReconfigureOptions and what TorchComm does with it. Must not know the
+// C ABI.
 
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
@@ -44,7 +45,7 @@ void define_reconfigure(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm)
   comm.def("get_init_handle", init_handle)
       .def(
           "reconfigure",
-          [](const TorchComm& self, int64_t uuid, InitHandles handles, const Timeout& timeout,
+          [](TorchComm& self, int64_t uuid, InitHandles handles, const Timeout& timeout,
              const Hints& hints) {
             return TorchWork{reconfigure(self, {uuid, std::move(handles), timeout, hints})};
           },
@@ -52,7 +53,7 @@ void define_reconfigure(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm)
           py::arg("hints") = py::none())
       .def(
           "reconfigure",
-          [](const TorchComm& self, const ReconfigureOptions& options) {
+          [](TorchComm& self, const ReconfigureOptions& options) {
             return TorchWork{reconfigure(self, options)};
           },
           py::arg("options"));

@@ -17,10 +17,6 @@ struct WindowAttr {
 
 using Self = Window&;
 
-std::chrono::milliseconds limit(const Timeout& timeout) {
-  return timeout.value_or(std::chrono::milliseconds(0));
-}
-
 py::object dtype_of(Self self) {
   return py::reinterpret_borrow<py::object>(
       reinterpret_cast<PyObject*>(torch::getTHPDtype(self.dtype())));
@@ -38,14 +34,16 @@ void define_tensor(py::class_<Window, std::shared_ptr<Window>>& window) {
           "tensor_register",
           [](Self self, const at::Tensor& tensor, bool owning, const Timeout& timeout,
              const Hints& hints) {
-            self.register_tensor(tensor, owning, limit(timeout), hints.value_or(HintMap()));
+            self.register_tensor(tensor, owning, limit_of(timeout), hints.value_or(HintMap()));
           },
           py::arg("tensor"), py::arg("owning") = true, py::arg("timeout") = py::none(),
           py::arg("hints") = py::none())
       .def(
           "tensor_deregister",
-          [](Self self, const Timeout& timeout) { self.deregister_tensor(limit(timeout)); },
-          py::arg("timeout") = py::none())
+          [](Self self, const Timeout& timeout, const Hints&) {
+            self.deregister_tensor(limit_of(timeout));
+          },
+          py::arg("timeout") = py::none(), py::arg("hints") = py::none())
       .def("map_remote_tensor", &Window::map_remote_tensor, py::arg("rank"))
       .def(
           "get_attr",

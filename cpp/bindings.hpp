@@ -1,4 +1,5 @@
-// The Python classes of `torchcomms._comms`, one function per noun.
+// The Python classes of `torchcomms._comms`, one function per noun. They translate arguments, and
+// what an operation does is decided below them.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -27,9 +28,13 @@ struct PyReduceOp {
 using Timeout = std::optional<std::chrono::milliseconds>;
 using Hints = std::optional<HintMap>;
 
+/// The limit that a caller gave, cut to what the engine can count; zero where there is none. Raises
+/// ValueError for one that is no time at all.
+std::chrono::milliseconds limit_of(const Timeout& timeout);
+
 inline CallOptions call_of(bool async_op, const Timeout& timeout, const Hints& hints) {
   CallOptions call;
-  call.timeout = timeout.value_or(std::chrono::milliseconds(0));
+  call.timeout = limit_of(timeout);
   call.async = async_op;
   if (hints) call.hints = std::make_shared<const HintMap>(*hints);
   return call;

@@ -1,4 +1,5 @@
-// Collectives of TorchComm: check the tensors, then one call of the C ABI each.
+// Collectives of TorchComm: check the tensors, then one call of the C ABI each. Must not know
+// Python or c10d's backends, nor how data moves.
 
 #include <ATen/MemoryOverlap.h>
 

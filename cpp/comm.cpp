@@ -1,3 +1,6 @@
+// The life of a communicator: made, split, asked, ended. Its operations are in collectives.cpp and
+// point_to_point.cpp.
+
 #include "comm.hpp"
 
 #include <algorithm>
@@ -37,8 +40,11 @@ std::vector<fc_hint> to_hints(const CommSpec& spec) {
   return hints;
 }
 
+// What is longer than can be counted becomes as long as can be.
 int64_t to_ns(std::chrono::milliseconds timeout) {
-  return std::max<int64_t>(0, std::chrono::nanoseconds(timeout).count());
+  using std::chrono::nanoseconds;
+  const auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds::max());
+  return std::max<int64_t>(0, nanoseconds(std::min(timeout, longest)).count());
 }
 
 // Valid as long as `spec` and `hints`.
@@ -136,12 +142,15 @@ std::string TorchComm::error() const {
   return take_string(text);
 }
 
+void TorchComm::require_engine(const char* operation) const {
+  if (!foreign_) return;
+  throw_status(FC_ERR_UNSUPPORTED, "not supported: backend " + backend_ +
+                                       " is written in Python, and only the engine can do this" +
+                                       to_string(site(operation)) + "; use gloo or nccl");
+}
+
 std::string TorchComm::info() const {
-  if (foreign_) {
-    throw_status(
-        FC_ERR_UNSUPPORTED,
-        "not supported: the engine knows nothing of a backend in Python" + to_string(site("info")));
-  }
+  require_engine("info");
   fc_string* json = nullptr;
   check(fc_comm_info(handle(), &json));
   return take_string(json);
@@ -271,7 +280,8 @@ void TorchComm::tensor_deregister(const at::Tensor& tensor) {
 }
 
 std::shared_ptr<TorchComm> TorchComm::split(const std::vector<int>& ranks, const std::string& name,
-                                            std::chrono::milliseconds timeout) {
+                                            std::chrono::milliseconds timeout,
+                                            const HintMap& hints) {
   Hooked hooked(*this, [&] {
     OpArgs args{OpName::kSplit};
     args.ranks = ranks;
@@ -281,7 +291,10 @@ std::shared_ptr<TorchComm> TorchComm::split(const std::vector<int>& ranks, const
   // Counted on every rank alike, so the made-up name agrees.
   const uint64_t count = splits_++;
   const std::string own = name.empty() ? name_ + ".split" + std::to_string(count) : name;
-  auto part = foreign_ ? foreign_->split(ranks, own, timeout) : split_engine(ranks, own, timeout);
+  HintMap wishes = hints;
+  wishes.merge(this->hints());  // what is there stays
+  auto part = foreign_ ? foreign_->split(ranks, own, timeout, wishes)
+                       : split_engine(ranks, own, timeout, std::move(wishes));
   OpResult result;
   result.comm = part;
   hooked.done(result);
@@ -290,18 +303,22 @@ std::shared_ptr<TorchComm> TorchComm::split(const std::vector<int>& ranks, const
 
 std::shared_ptr<TorchComm> TorchComm::split_engine(const std::vector<int>& ranks,
                                                    const std::string& own,
-                                                   std::chrono::milliseconds timeout) {
+                                                   std::chrono::milliseconds timeout,
+                                                   HintMap wishes) {
   const std::vector<int32_t> members(ranks.begin(), ranks.end());
-  fc_comm* comm = nullptr;
-  check(without_gil([&] {
-    return fc_comm_split(handle(), members.data(), members.size(), own.c_str(), to_ns(timeout),
-                         &comm);
-  }));
-  if (comm == nullptr) return nullptr;
   CommSpec spec;
   spec.backend = backend_;
   spec.device = device_;
-  spec.hints = hints();
+  spec.name = own;
+  spec.timeout = timeout;
+  spec.hints = std::move(wishes);
+  const auto hints = to_hints(spec);
+  const fc_comm_options options = to_options(spec, hints);
+  fc_comm* comm = nullptr;
+  check(without_gil([&] {
+    return fc_comm_split_with(handle(), members.data(), members.size(), &options, &comm);
+  }));
+  if (comm == nullptr) return nullptr;
   auto part = std::make_shared<TorchComm>(own_comm(comm), std::move(spec));
   part->store_ = store();
   return part;

@@ -66,6 +66,8 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   const std::shared_ptr<Hooks>& hooks() const { return hooks_; }
   /// The backend that serves in the engine's place; null where there is none.
   const std::shared_ptr<ForeignBackend>& foreign() const { return foreign_; }
+  /// Raises NotImplementedError where it is not the engine that serves.
+  void require_engine(const char* operation) const;
   /// Registers a hook that runs before the communicator is given up.
   uint64_t add_abort_hook(Hooks::Abort hook);
 
@@ -102,8 +104,9 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   void finalize();
   void abort();
   /// Collective over this communicator; null for a rank outside `ranks`. An empty name is made up.
+  /// `hints` come on top of those of this one.
   std::shared_ptr<TorchComm> split(const std::vector<int>& ranks, const std::string& name,
-                                   std::chrono::milliseconds timeout);
+                                   std::chrono::milliseconds timeout, const HintMap& hints = {});
 
   /// Prepares memory on the communicator's device. `owner` keeps it there, and is held until the
   /// memory is deregistered or the communicator ends. Memory that is registered already stays as it
@@ -170,7 +173,7 @@ class TorchComm : public std::enable_shared_from_this<TorchComm> {
   void let_go();
   c10::intrusive_ptr<c10d::Store> store() const;
   std::shared_ptr<TorchComm> split_engine(const std::vector<int>& ranks, const std::string& name,
-                                          std::chrono::milliseconds timeout);
+                                          std::chrono::milliseconds timeout, HintMap hints);
 
   const CommHandle handle_;
   const std::shared_ptr<ForeignBackend> foreign_;

@@ -1,3 +1,5 @@
+// What the pages of the debug server say, as JSON.
+
 #include "debug_handlers.hpp"
 
 #include <cstdio>

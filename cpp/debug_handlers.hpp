@@ -1,4 +1,4 @@
-// The pages of torch's debug server that are about this package.
+// The pages of torch's debug server that are about this package. Must not know Python.
 #pragma once
 
 namespace ferrocomm {

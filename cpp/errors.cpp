@@ -1,3 +1,5 @@
+// Statuses, texts and interrupts into exceptions.
+
 #include "errors.hpp"
 
 #include <c10/util/Exception.h>

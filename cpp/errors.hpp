@@ -1,4 +1,5 @@
-// From the engine's statuses to the exceptions that torch turns into Python's.
+// From the engine's statuses to the exceptions that torch turns into Python's. Must not know
+// communicators: who failed is in the text.
 #pragma once
 
 #include <exception>

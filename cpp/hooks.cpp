@@ -1,3 +1,5 @@
+// Calling hooks, and waiting until those that tell of ends have been called.
+
 #include "hooks.hpp"
 
 #include <condition_variable>

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
+#include <unordered_map>
 #include <vector>
 
 #include "work.hpp"
@@ -229,8 +230,9 @@ class ForeignBackend {
   virtual ~ForeignBackend() = default;
   /// One work for all of them.
   virtual WorkPtr issue(const std::vector<OpArgs>& operations, const CallOptions& call) = 0;
-  virtual std::shared_ptr<TorchComm> split(const std::vector<int>& ranks, const std::string& name,
-                                           std::chrono::milliseconds timeout) = 0;
+  virtual std::shared_ptr<TorchComm> split(
+      const std::vector<int>& ranks, const std::string& name, std::chrono::milliseconds timeout,
+      const std::unordered_map<std::string, std::string>& hints) = 0;
   virtual std::string state() = 0;
   virtual std::chrono::milliseconds timeout() = 0;
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;

@@ -1,3 +1,5 @@
+// torch's allocator over the engine's, and moving a storage into its memory.
+
 #include "mem_allocator.hpp"
 
 #include <ATen/EmptyTensor.h>

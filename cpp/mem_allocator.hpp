@@ -1,4 +1,5 @@
-// Tensors in memory that the ranks of a machine can read where it lies.
+// Tensors in memory that the ranks of a machine can read where it lies. Must not know communicators
+// or Python.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -125,6 +125,12 @@ void bind_backend_wrapper(py::module_& module) {
           py::arg("pool"));
 }
 
+// Written in Python, and looked for here by those who import everything from the extension.
+void bind_options(py::module_& module) {
+  const auto options = py::module_::import("torchcomms._options");
+  for (const auto& name : options.attr("__all__")) module.attr(name) = options.attr(name);
+}
+
 void bind_functions(py::module_& module) {
   module.def("_new_comm", new_comm, py::arg("backend"), py::arg("device"), py::arg("name"),
              py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_ms"),
@@ -172,6 +178,7 @@ PYBIND11_MODULE(_comms, module) {
   bind_comm(module);
   bind_batch(module);
   bind_python_backend(module);
+  bind_options(module);
   bind_backend_wrapper(module);
   bind_functions(module);
   register_debug_handlers();

@@ -1,3 +1,5 @@
+// Between an operation and those who watch it: hooks, the profiler, a backend in Python.
+
 #include "operation.hpp"
 
 #include "comm.hpp"

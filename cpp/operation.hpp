@@ -1,4 +1,5 @@
-// One call of an operation, from checked tensors to a work.
+// One call of an operation, from checked tensors to a work. Must not know what the
+// operation does, only how it is called.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What torch keeps about a backend of ours.
+// What torch keeps about a backend of ours. Must not know the engine.
 #pragma once
 
 #include <torch/headeronly/version.h>

@@ -1,3 +1,5 @@
+// The record of a call for torch's profiler, in torch's own form.
+
 #include "param_comms.hpp"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

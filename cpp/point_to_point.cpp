@@ -1,4 +1,5 @@
-// Sends, receives, their batches, and the monitored barrier that is made of them.
+// Sends, receives, their batches, and the monitored barrier that is made of them. Must not know
+// Python or c10d's backends, nor how messages are matched.
 
 #include <ATen/ops/zeros.h>
 

@@ -1,3 +1,5 @@
+// An operation's event for torch's profiler, from its call to its end.
+
 #include "profiling.hpp"
 
 #include <ATen/ThreadLocalState.h>

@@ -1,3 +1,5 @@
+// The GIL, signals, log records and the end of the interpreter.
+
 #include "python_runtime.hpp"
 
 #include <pybind11/pybind11.h>

@@ -1,3 +1,5 @@
+// One call of the C ABI and its work.
+
 #include "reconfigure.hpp"
 
 namespace ferrocomm {
@@ -16,13 +18,15 @@ std::vector<const char*> texts_of(const InitHandles& handles) {
 }  // namespace
 
 std::string init_handle(const TorchComm& comm) {
+  comm.require_engine("get_init_handle");
   fc_string* handle = nullptr;
   check(fc_comm_init_handle(comm.handle(), &handle));
   return take_string(handle);
 }
 
-WorkPtr reconfigure(const TorchComm& comm, const ReconfigureOptions& options,
+WorkPtr reconfigure(TorchComm& comm, const ReconfigureOptions& options,
                     std::function<void()> configured) {
+  comm.require_engine("reconfigure");
   fc_reconfigure_options wishes;
   fc_reconfigure_options_init(&wishes);
   const auto handles = texts_of(options.init_handles);
@@ -46,6 +50,8 @@ WorkPtr reconfigure(const TorchComm& comm, const ReconfigureOptions& options,
 
   fc_work* work = nullptr;
   check(without_gil([&] { return fc_comm_reconfigure(comm.handle(), &wishes, &work); }));
+  // From here on they count, also for what is split off later.
+  if (options.hints) comm.set_hints(*options.hints);
   // Whatever the communicator's device: members are met on the host.
   auto state = std::make_shared<OperationState>(comm.shared_handle(), at::kCPU, site, timeout);
   state->when_succeeded(std::move(configured));

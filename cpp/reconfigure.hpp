@@ -1,4 +1,5 @@
-// Communicators whose members change.
+// Communicators whose members change: handles, uuids and lists as torch and Python have them. Must
+// not know how members meet.
 #pragma once
 
 #include <functional>
@@ -35,7 +36,7 @@ std::string init_handle(const TorchComm& comm);
 
 /// Starts to meet the members of the next group. `configured` runs once the work is seen to have
 /// succeeded, on the thread that sees it.
-WorkPtr reconfigure(const TorchComm& comm, const ReconfigureOptions& options,
+WorkPtr reconfigure(TorchComm& comm, const ReconfigureOptions& options,
                     std::function<void()> configured = {});
 
 }  // namespace ferrocomm

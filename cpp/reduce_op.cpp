@@ -1,3 +1,5 @@
+// One table: op of torch, op of the engine, factor.
+
 #include "reduce_op.hpp"
 
 namespace ferrocomm {

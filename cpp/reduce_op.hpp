@@ -1,4 +1,5 @@
-// torch's reduce ops in the engine's terms.
+// torch's reduce ops in the engine's terms. Must not know tensors' layouts or which dtypes an op
+// takes.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Types.hpp>

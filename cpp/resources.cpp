@@ -1,11 +1,12 @@
 // What a communicator holds beside its operations: registered memory, memory that it can give up
-// for a while, and what the library below knows it under.
+// for a while, and what the library below knows it under. Must not know pools or Python.
 
 #include "comm.hpp"
 
 namespace ferrocomm {
 
 void TorchComm::register_memory(uintptr_t address, size_t bytes, std::shared_ptr<void> owner) {
+  require_engine("register_mem_pool");
   GilReleased released;
   std::lock_guard<std::mutex> lock(memory_mutex_);
   if (registered_.contains(address)) return;
@@ -36,14 +37,17 @@ void TorchComm::forget_memory() {
 }
 
 void TorchComm::suspend() {
+  require_engine("suspend");
   check(without_gil([this] { return fc_comm_suspend(handle()); }));
 }
 
 void TorchComm::resume() {
+  require_engine("resume");
   check(without_gil([this] { return fc_comm_resume(handle()); }));
 }
 
 std::unordered_map<std::string, uint64_t> TorchComm::memory_stats() const {
+  require_engine("memory_stats");
   fc_memory_use use{};
   use.size = sizeof(use);
   check(without_gil([&] { return fc_comm_memory_use(handle(), &use); }));
@@ -54,6 +58,7 @@ std::unordered_map<std::string, uint64_t> TorchComm::memory_stats() const {
 }
 
 uintptr_t TorchComm::native() const {
+  require_engine("get_nccl_comm_ptr");
   void* native = nullptr;
   check(fc_comm_native(handle(), &native));
   return reinterpret_cast<uintptr_t>(native);

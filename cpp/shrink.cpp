@@ -1,5 +1,6 @@
 // A communicator of the ranks that are left. The others say nothing, so the store that the ranks
-// met on is asked for another meeting.
+// met on is asked for another meeting. Must not know how they find out who is gone, nor how ranks
+// join.
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,5 @@
-// Sums of sparse tensors: every rank gets every rank's entries and adds them up in rank order.
+// Sums of sparse tensors: every rank gets every rank's entries and adds them up in rank order. Made
+// of TorchComm's own operations; must not know the C ABI.
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>

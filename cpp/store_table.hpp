@@ -1,4 +1,4 @@
-// A c10d::Store for the engine.
+// A c10d::Store for the engine. Must not know what is kept in it.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

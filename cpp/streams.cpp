@@ -1,3 +1,5 @@
+// Asked of whichever device guard torch has registered.
+
 #include "streams.hpp"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -1,3 +1,5 @@
+// Checks of layouts and sizes, and copies of what is not contiguous.
+
 #include "tensors.hpp"
 
 #include <ATen/MemoryOverlap.h>

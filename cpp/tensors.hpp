@@ -1,4 +1,5 @@
-// From tensors to the pointers, counts and dtypes of the C ABI, and the checks on the way.
+// From tensors to the pointers, counts and dtypes of the C ABI, and the checks on the way. Must not
+// know communicators or operations: whose they are is a `Site`.
 #pragma once
 
 #include <ATen/core/Tensor.h>

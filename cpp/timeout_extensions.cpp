@@ -1,3 +1,5 @@
+// Who has which extension, and until when.
+
 #include "timeout_extensions.hpp"
 
 #include <algorithm>

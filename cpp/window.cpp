@@ -1,3 +1,5 @@
+// Registering, and what is done to the windows of others: checks, then one call of the C ABI each.
+
 #include "window.hpp"
 
 #include <ATen/MemoryOverlap.h>
@@ -64,7 +66,9 @@ std::shared_ptr<Window::Registered> Window::registered(const char* operation) {
 void Window::register_tensor(const at::Tensor& tensor, bool owning,
                              std::chrono::milliseconds timeout, const HintMap& hints) {
   const Site site = comm_->site("tensor_register");
-  const bool shares = is_wished(site, hints, kShareMemory);
+  // The call's own wish, else that of the communicator.
+  const HintMap asked = hints.count(kShareMemory) > 0 ? hints : comm_->hints();
+  const bool shares = is_wished(site, asked, kShareMemory);
   Holdings holdings;
   Stage stage(site, comm_->device(), holdings);
   if (tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_contiguous()) {

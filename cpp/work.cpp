@@ -1,3 +1,5 @@
+// How operations end: waits, results, futures and failures.
+
 #include "work.hpp"
 
 #include <ATen/core/ivalue.h>

@@ -700,6 +700,17 @@ fc_status fc_comm_split(struct fc_comm *parent,
                         struct fc_comm **out);
 
 /**
+ * As `fc_comm_split`, with the name, the time-out and the hints of `options`; nothing else of them
+ * is read. A hint counts for the new communicator beside those of `parent`, whose value it replaces.
+ * `FC_ERR_INVALID_ARGUMENT` on every rank for one with a value that does not fit.
+ */
+fc_status fc_comm_split_with(struct fc_comm *parent,
+                             const int32_t *ranks,
+                             size_t n,
+                             const struct fc_comm_options *options,
+                             struct fc_comm **out);
+
+/**
  * This process's rank in the communicator; -1 for NULL.
  */
 int32_t fc_comm_rank(const struct fc_comm *comm);

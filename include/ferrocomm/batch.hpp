@@ -1,4 +1,5 @@
-// Batches of sends and receives.
+// Batches of sends and receives. Like all of this layer it keeps handles and throws for statuses,
+// and knows nothing of its own about ranks or memory.
 #ifndef FERROCOMM_BATCH_HPP
 #define FERROCOMM_BATCH_HPP
 

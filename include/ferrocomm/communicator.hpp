@@ -1,4 +1,4 @@
-// Communicators.
+// Communicators: made, split, reconfigured, asked and ended. Must not know what a store is made of.
 #ifndef FERROCOMM_COMMUNICATOR_HPP
 #define FERROCOMM_COMMUNICATOR_HPP
 
@@ -80,6 +80,15 @@ class Communicator : public Operations<Communicator, void> {
     fc_comm* child = nullptr;
     detail::check(
         fc_comm_split(get(), ranks.data(), ranks.size(), name.c_str(), timeout.count(), &child));
+    return Communicator(child);
+  }
+
+  // As above, with the name, the time-out and the hints of `options`; nothing else of them is read.
+  Communicator split(Span<const std::int32_t> ranks, const Options& options) {
+    const auto hints = detail::to_hints(options.hints);
+    const fc_comm_options raw = detail::to_raw(options, hints);
+    fc_comm* child = nullptr;
+    detail::check(fc_comm_split_with(get(), ranks.data(), ranks.size(), &raw, &child));
     return Communicator(child);
   }
 

@@ -1,4 +1,5 @@
-// Elements in memory that somebody else owns, and their types.
+// Elements in memory that somebody else owns, and their types. Must not know communicators; keeps
+// nothing alive.
 #ifndef FERROCOMM_ELEMENTS_HPP
 #define FERROCOMM_ELEMENTS_HPP
 

@@ -1,4 +1,5 @@
-// What every other header stands on: failures, and owners of handles.
+// What every other header stands on: failures, and owners of handles. Must not know what a handle
+// is for.
 #ifndef FERROCOMM_ERROR_HPP
 #define FERROCOMM_ERROR_HPP
 

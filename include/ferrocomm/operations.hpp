@@ -1,4 +1,5 @@
-// The operations of a communicator, whether they are run or started.
+// The operations of a communicator, whether they are run or started. Must not know which: whoever
+// derives from it passes the place for a work.
 #ifndef FERROCOMM_OPERATIONS_HPP
 #define FERROCOMM_OPERATIONS_HPP
 

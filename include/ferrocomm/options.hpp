@@ -1,4 +1,5 @@
-// What is optional when a communicator is made or an operation called.
+// What is optional when a communicator is made or an operation called. Plain values; must not know
+// handles.
 #ifndef FERROCOMM_OPTIONS_HPP
 #define FERROCOMM_OPTIONS_HPP
 

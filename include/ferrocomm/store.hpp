@@ -1,4 +1,5 @@
-// The store through which ranks find one another, written by the client.
+// The store through which ranks find one another, written by the client. Must not know what the
+// engine keeps in it.
 #ifndef FERROCOMM_STORE_HPP
 #define FERROCOMM_STORE_HPP
 

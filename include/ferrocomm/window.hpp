@@ -1,4 +1,5 @@
-// Windows: memory of each rank that the others write to and read without its doing.
+// Windows: memory of each rank that the others write to and read without its doing. Must not know
+// how they reach it, and owns none of it.
 #ifndef FERROCOMM_WINDOW_HPP
 #define FERROCOMM_WINDOW_HPP
 

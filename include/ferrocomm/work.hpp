@@ -1,4 +1,5 @@
-// Asynchronous operations.
+// Asynchronous operations: waited for, asked, cancelled. Must not know which operation it is; who
+// started it keeps its memory.
 #ifndef FERROCOMM_WORK_HPP
 #define FERROCOMM_WORK_HPP
 

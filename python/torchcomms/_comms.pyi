@@ -22,6 +22,7 @@ from torch.distributed import ReduceOp as _C10dReduceOp
 
 from torchcomms._hook_args import *  # noqa: F403
 from torchcomms._hook_args import OpName
+from torchcomms._options import *  # noqa: F403
 from torchcomms._options import BatchP2POptions, CommOptions, P2POp
 
 RedOpType = _C10dReduceOp.RedOpType
@@ -168,10 +169,12 @@ class TorchCommWindow:
         """Lends a contiguous tensor to the other ranks: a collective.
 
         Ranks may register different sizes. Tensors of `torchcomms.get_mem_allocator` are the
-        fastest, and the hint `share_memory` moves another one there. With `owning` the window keeps
-        the tensor's memory; else the caller does.
+        fastest, and the hint `share_memory`, given here or to the communicator, moves another one
+        there. With `owning` the window keeps the tensor's memory; else the caller does.
         """
-    def tensor_deregister(self, timeout: timedelta | None = None) -> None:
+    def tensor_deregister(
+        self, timeout: timedelta | None = None, hints: Mapping[str, str] | None = None
+    ) -> None:
         """Ends that: a collective, after which nobody uses the memory through the window."""
     def put(
         self,
@@ -255,7 +258,7 @@ class TorchComm:
         """What holds for its operations now."""
     def get_hints(self) -> dict[str, str]: ...
     def set_hints(self, hints: Mapping[str, str]) -> None:
-        """Adds to the hints: those of what is split from it and of a backend written in Python.
+        """Adds to the hints, for its windows and for what is split from it from now on.
 
         The engine reads its own when the ranks join.
         """
@@ -292,7 +295,10 @@ class TorchComm:
         hints: Mapping[str, str] | None = None,
         timeout: timedelta | None = None,
     ) -> AllGatherHandle:
-        """A persistent `all_gather_single` into `output`, which is checked once."""
+        """A persistent `all_gather_single` into `output`, which is checked once.
+
+        Hints and time-out are those of its calls that give none.
+        """
     def all_gather_p_exec(
         self,
         handle: AllGatherHandle,
@@ -357,7 +363,11 @@ class TorchComm:
         hints: Mapping[str, str] | None = None,
         timeout: timedelta | None = None,
     ) -> TorchComm | None:
-        """Communicator of `ranks`, in that order. Every rank calls; one outside gets None."""
+        """Communicator of `ranks`, in that order. Every rank calls; one outside gets None.
+
+        It has the hints of this one, and before them those given here, which are the same on all
+        ranks: the engine reads them. `timeout` is that of the new one, else this one's.
+        """
     def suspend(self) -> None:
         """Gives up what device memory can be taken again, until `resume`; every rank calls it.
 
@@ -554,7 +564,7 @@ class TorchComm:
     ) -> TorchCommWindow:
         """A window, of `tensor` where there is one: then it is a collective.
 
-        Hints are those of `TorchCommWindow.tensor_register`.
+        Hints are those of `TorchCommWindow.tensor_register`, and of the communicator.
         """
     def batch_op_create(self) -> BatchSendRecv:
         """An empty batch of sends and receives."""

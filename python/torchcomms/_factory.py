@@ -111,6 +111,11 @@ def _create_foreign(
             f"backend {backend!r} serves {', '.join(cls.devices)} tensors, got device "
             f"{device.type!r}"
         )
+    if enable_reconfigure:
+        raise NotImplementedError(
+            f"enable_reconfigure: the backend {backend!r} is written in Python, whose members are "
+            "fixed; use gloo or nccl"
+        )
     position = _ranks.rank_and_size()
     limit = _limit(timeout, store)
     label = _next_name() if name is None else str(name)
@@ -265,6 +270,8 @@ def _checked_store(store: Store) -> Store:
 
 
 def _checked_hints(hints: Mapping[str, str] | None) -> dict[str, str]:
+    if hints is not None and not isinstance(hints, Mapping):
+        raise TypeError(f"hints must map str to str, got {type(hints).__name__} {hints!r}")
     checked: dict[str, str] = {}
     for key, value in (hints or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):

@@ -162,9 +162,18 @@ class P2POp:
     peer: int
 
     def __post_init__(self) -> None:
-        """Raises ValueError when `type` is neither a send nor a receive."""
+        """Checks what a batch cannot be told later.
+
+        Raises:
+            ValueError: `type` is neither a send nor a receive.
+            TypeError: `tensor` is no tensor, or `peer` no int.
+        """
         if self.name not in ("send", "recv"):
             raise ValueError(f"type must be send or recv, got {self.type!r}")
+        if not hasattr(self.tensor, "data_ptr"):
+            raise TypeError(f"tensor must be a torch.Tensor, got {type(self.tensor).__name__}")
+        if not isinstance(self.peer, int):
+            raise TypeError(f"peer must be an int, got {type(self.peer).__name__}")
 
     @property
     def name(self) -> str:

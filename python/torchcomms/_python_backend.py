@@ -5,6 +5,7 @@ Must not know the engine: the extension calls `issue` and `split` where it would
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import fields
@@ -68,7 +69,10 @@ class TorchCommBackend:
     def split(
         self, ranks: list[int], name: str, options: _options.SplitOptions
     ) -> TorchCommBackend | None:
-        """The backend of `ranks`, in that order; None on a rank outside. Collective."""
+        """The backend of `ranks`, in that order; None on a rank outside. Collective.
+
+        `options.hints` are all that hold for it, those of this communicator among them.
+        """
         raise self._cannot("split")
 
     def _cannot(self, operation: str) -> NotImplementedError:
@@ -96,6 +100,7 @@ OPERATIONS = (
     "gather_single",
 )
 
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _lock = threading.Lock()
 _classes: dict[str, type[TorchCommBackend]] = {}
 
@@ -108,6 +113,13 @@ def register(name: str, cls: type[TorchCommBackend]) -> None:
         raise ValueError(f"the backend's name must be a str with a letter in it, got {name!r}")
     if not (isinstance(cls, type) and issubclass(cls, TorchCommBackend)):
         raise TypeError(f"cls must be a subclass of TorchCommBackend, got {cls!r}")
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(
+            f"the backend's name must be made of letters, digits, '_', '-' and '.', got {name!r}: "
+            "torch reads ':' and ',' as parts of 'cpu:name,cuda:name'"
+        )
+    if not (isinstance(cls.devices, tuple) and all(isinstance(kind, str) for kind in cls.devices)):
+        raise TypeError(f"{cls.__name__}.devices must be a tuple of str, got {cls.devices!r}")
     key = name.lower()
     if _backends.is_own(key) or key in _backends.unsupported():
         raise ValueError(f"the backend name {name!r} is taken: choose another one")
@@ -205,9 +217,27 @@ def issue(
     )
 
 
-def split(backend: TorchCommBackend, ranks: list[int], name: str, timeout: timedelta) -> object:
+def position(backend: TorchCommBackend) -> tuple[int, int]:
+    """Rank and size, as the backend says them; called by the extension."""
+    rank, size = backend.get_rank(), backend.get_size()
+    if not (isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size < 2**31):
+        raise ValueError(
+            f"{type(backend).__name__}: get_rank() and get_size() must be a rank and the number of "
+            f"ranks, got {rank!r} and {size!r}"
+        )
+    return rank, size
+
+
+def split(
+    backend: TorchCommBackend,
+    ranks: list[int],
+    name: str,
+    timeout: timedelta,
+    hints: Mapping[str, str],
+) -> object:
     """Calls `split`; called by the extension. Returns a backend, or None."""
-    part = backend.split(ranks, name, _options.SplitOptions(timeout=timeout))
+    options = _options.SplitOptions(timeout=timeout, hints=dict(hints))
+    part = backend.split(ranks, name, options)
     if part is not None and not isinstance(part, TorchCommBackend):
         raise TypeError(
             f"{type(backend).__name__}.split must return a TorchCommBackend or None, got {part!r}"

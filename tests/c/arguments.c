@@ -124,6 +124,15 @@ static void splits(fc_comm* comm) {
   CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_split(comm, NULL, 1, "null", 0, &child));
   CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_split(comm, own, 1, NULL, 0, &child));
   CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_split(comm, own, 1, "", 0, &child));
+  fc_comm_options options;
+  fc_comm_options_init(&options);
+  options.name = "wrong";
+  const fc_hint maybe = {"eager", "maybe"};
+  options.hints = &maybe;
+  options.hint_count = 1;
+  CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_split_with(comm, own, 1, &options, &child));
+  CHECK_TEXT("true or false");
+  CHECK_STATUS(FC_ERR_INVALID_ARGUMENT, fc_comm_split_with(comm, own, 1, NULL, &child));
   CHECK(child == NULL, "no child");
 }
 

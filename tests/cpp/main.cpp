@@ -190,6 +190,19 @@ void groups(Communicator& comm) {
     CHECK(alone.state() == "finalized");
     CHECK_THROWS(FC_ERR_STATE, "finalized", alone.barrier());
   }
+  ferrocomm::Options wishes;
+  wishes.name = "wishes";
+  wishes.timeout = std::chrono::seconds(7);
+  wishes.hints = {{"eager", "1"}};
+  Communicator part = comm.split(Span<const std::int32_t>(first), wishes);
+  CHECK(static_cast<bool>(part) == (comm.rank() == 0));
+  if (part) {
+    CHECK(part.name() == "wishes" && part.timeout() == std::chrono::seconds(7));
+    part.finalize();
+  }
+  wishes.hints = {{"eager", "maybe"}};
+  CHECK_THROWS(FC_ERR_INVALID_ARGUMENT, "true or false",
+               comm.split(Span<const std::int32_t>(first), wishes));
 }
 
 // Each rank writes to the next one's `memory`, of 64 elements, and reads it back.

@@ -153,3 +153,40 @@ def bad_makers(me: Rank) -> None:
 
 def test_bad_arguments_of_new_comm(job):
     job(bad_makers, 1)
+
+
+def bad_batches_and_windows(me: Rank) -> None:
+    comm = me.comm()
+    one = torch.ones(1)
+    window = comm.new_window(torch.ones(4))
+    outside = [
+        lambda: window.put(one, 1, 0),
+        lambda: window.signal(1),
+        lambda: window.wait_signal(-1),
+        lambda: window.map_remote_tensor(7),
+        lambda: window.get_attr(-1),
+        lambda: comm.batch_op_create().send(one, 3),
+    ]
+    for call in outside:
+        with pytest.raises(ValueError, match=r"not a rank.*expected 0 to 0.*comm, rank 0"):
+            call()
+    batch = comm.batch_op_create()
+    with pytest.raises(TypeError, match="options must be BatchP2POptions, got int"):
+        batch.issue(options=3)
+    with pytest.raises(TypeError, match="operation must be a P2POp, got str"):
+        batch.add("send")
+    with pytest.raises(TypeError, match="peer must be an int, got str"):
+        torchcomms.P2POp("send", one, "0")
+    with pytest.raises(TypeError, match=r"tensor must be a torch\.Tensor, got list"):
+        torchcomms.P2POp("send", [1.0], 0)
+    with pytest.raises(ValueError, match="one element, got 2"):
+        torchcomms.ReduceOp.PREMUL_SUM(torch.ones(2))
+    with pytest.raises(TypeError, match="hints must map str to str, got int"):
+        torchcomms.new_comm("gloo", "cpu", store=me.store("other"), hints=3)
+    works(comm)
+    window.tensor_deregister()
+    comm.finalize()
+
+
+def test_bad_arguments_of_batches_and_windows(job):
+    job(bad_batches_and_windows, 1)

@@ -42,6 +42,7 @@ def everything(comm: torchcomms.TorchComm, x: Tensor) -> list[Tensor]:
         *functional.all_to_all(comm, [x, x + 1]),
         functional.scatter(comm, x, 0),
         functional.gather(comm, x, 1),
+        functional.gather_single(comm, x, 0),
     ]
 
 
@@ -70,6 +71,7 @@ def expected(rank: int, xs: list[Tensor]) -> list[Tensor]:
         b + rank,
         a[half],
         torch.cat(xs) if at_one else torch.zeros(8, 3),
+        torch.zeros(8, 3) if at_one else torch.cat(xs),
     ]
 
 

@@ -84,8 +84,48 @@ def test_what_can_be_registered():
             torchcomms.register_backend(taken, OverStock)
     with pytest.raises(TypeError, match="subclass"):
         torchcomms.register_backend("other", object)
+    for unusable in ("cpu:other", "a,b", " other", "other one", ""):
+        with pytest.raises(ValueError, match="name must be"):
+            torchcomms.register_backend(unusable, OverStock)
+    with pytest.raises(TypeError, match="devices must be a tuple of str, got 'cpu'"):
+        torchcomms.register_backend("other", type("Text", (OverStock,), {"devices": "cpu"}))
     with pytest.raises(ValueError, match="serves cpu"):
         torchcomms.new_comm("overstock", "cuda")
+
+
+class Nowhere(TorchCommBackend):
+    """Does not know its rank."""
+
+    def get_rank(self):
+        return "first"
+
+
+def of_the_engine_alone(me: Rank) -> None:
+    """What a backend in Python cannot be asked for says so."""
+    torchcomms.register_backend("nowhere", Nowhere)
+    torchcomms.register_backend("plain", TorchCommBackend)
+    made = {"name": "c", "store": me.store()}
+    with pytest.raises(ValueError, match=r"Nowhere: get_rank.*must be a rank.*'first' and 1"):
+        torchcomms.new_comm("nowhere", "cpu", **made)
+    with pytest.raises(NotImplementedError, match=r"enable_reconfigure.*gloo or nccl"):
+        torchcomms.new_comm("plain", "cpu", enable_reconfigure=True, **made)
+    comm = torchcomms.new_comm("plain", "cpu", **made)
+    for call in (
+        comm.info,
+        comm.get_init_handle,
+        lambda: comm.reconfigure(1, ["a"]),
+        comm.suspend,
+        comm.resume,
+        comm.memory_stats,
+        comm.get_nccl_comm_ptr,
+    ):
+        with pytest.raises(NotImplementedError, match=r"backend plain is written.*use gloo or nc"):
+            call()
+    comm.finalize()
+
+
+def test_what_only_the_engine_can_do_is_refused_by_name(job):
+    job(of_the_engine_alone, 1)
 
 
 def directly(me: Rank) -> None:

@@ -286,15 +286,18 @@ BUILDING: tuple[Setting, ...] = (
 HINTS: tuple[Setting, ...] = (
     Setting(
         ("eager",),
-        "`new_comm`, `fc_comm_create`, `reconfigure`",
+        "`new_comm`, `fc_comm_create`, `split`, `reconfigure`",
         (
-            "connect to all ranks when the communicator is made or has new members, and not "
-            "when data is first exchanged; `false` and `0` turn it off"
+            "`true` and `1` connect to all ranks when the communicator is made or has new members, "
+            "and not when data is first exchanged; `false` and `0` turn it off"
         ),
     ),
     Setting(
         ("share_memory",),
-        "`new_window`, `TorchCommWindow.tensor_register`",
+        (
+            "`new_window`, `TorchCommWindow.tensor_register`; `new_comm`, `split`, `set_hints`, "
+            "for all windows that are not told otherwise"
+        ),
         (
             "`true` and `1` move the tensor's storage to memory that the ranks of this machine "
             "share, so that they write to it as fast as they copy; what else points to the old "

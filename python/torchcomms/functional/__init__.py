@@ -40,6 +40,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "gather",
+    "gather_single",
     "is_torch_compile_supported_and_enabled",
     "reduce",
     "reduce_scatter",
@@ -154,6 +155,11 @@ def scatter(comm: TorchComm, tensor: Tensor, root: int) -> Tensor:
 def gather(comm: TorchComm, tensor: Tensor, root: int) -> Tensor:
     """The ranks' equally large tensors one after another on `root`; zeros elsewhere."""
     return _ops.gather(_rows(tensor), _key(comm), root)
+
+
+def gather_single(comm: TorchComm, tensor: Tensor, root: int) -> Tensor:
+    """As `gather`: the ranks' tensors are in one either way."""
+    return gather(comm, tensor, root)
 
 
 def barrier(comm: TorchComm) -> None:

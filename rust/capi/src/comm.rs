@@ -259,6 +259,35 @@ pub unsafe extern "C" fn fc_comm_split(
     }
 }
 
+/// As `fc_comm_split`, with the name, the time-out and the hints of `options`; nothing else of them
+/// is read. A hint counts for the new communicator beside those of `parent`, whose value it replaces.
+/// `FC_ERR_INVALID_ARGUMENT` on every rank for one with a value that does not fit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_comm_split_with(
+    parent: *mut fc_comm,
+    ranks: *const i32,
+    n: usize,
+    options: *const fc_comm_options,
+    out: *mut *mut fc_comm,
+) -> fc_status {
+    // SAFETY: the caller passes NULL or a live communicator.
+    unsafe {
+        with_comm(parent, |parent| {
+            let out = Out::new(out, "out")?;
+            let ranks = ffi::list(ranks, n, "ranks")?;
+            let options = options_of(options)?;
+            let child = parent.communicator.split_with(
+                ranks,
+                &options.name,
+                options.timeout,
+                &options.hints,
+            )?;
+            out.set(child.map_or(std::ptr::null_mut(), CommHandle::give));
+            Ok(())
+        })
+    }
+}
+
 /// This process's rank in the communicator; -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_comm_rank(comm: *const fc_comm) -> i32 {

@@ -12,6 +12,19 @@ use crate::ids::GroupRank;
 use crate::window::{Registration, Window};
 use crate::work::Work;
 
+/// How a sub-group is made, besides its ranks; the same on every rank of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// the sub-group's
+    pub name: &'a str,
+    /// number of the split on the group it is made of
+    pub sequence: u64,
+    /// default time-out of the sub-group
+    pub timeout: Duration,
+    /// what is wished of it beyond what holds for the group it is made of; the last of a name counts
+    pub hints: &'a [(String, String)],
+}
+
 /// One communicator inside an engine.
 pub trait Group: Send + Sync {
     /// This process's rank.
@@ -119,20 +132,17 @@ pub trait Group: Send + Sync {
     fn cancel(&self, work: &Arc<Work>);
 
     /// The sub-group of `ranks`, in that order; this rank is one of them. Moves no data.
-    /// `sequence` is the split's number on this group, the same on every rank.
     ///
     /// # Errors
-    /// Whatever keeps the engine from making a group, as the cause of failure of this one.
-    fn split(&self, ranks: &[GroupRank], name: &str, sequence: u64) -> Result<Arc<dyn Group>>;
+    /// `InvalidArgument` for a hint with a value that does not fit; whatever keeps the engine from
+    /// making a group, as the cause of failure of this one.
+    fn split(&self, ranks: &[GroupRank], part: &Part<'_>) -> Result<Arc<dyn Group>>;
 
-    /// This rank's part in a split that makes a sub-group without it. `sequence` as for `split`.
+    /// This rank's part in a split that makes a sub-group without it.
     ///
     /// # Errors
     /// As `split`.
-    fn stand_aside(&self, sequence: u64) -> Result<()> {
-        let _nothing_to_do = sequence;
-        Ok(())
-    }
+    fn stand_aside(&self, part: &Part<'_>) -> Result<()>;
 
     /// Makes a window of every rank's memory: a collective, in order with the others. `issued` as for
     /// `run`.

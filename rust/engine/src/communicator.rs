@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ferrocomm_core::call::{Operation, Region};
 use ferrocomm_core::dtype::Dtype;
-use ferrocomm_core::group::Group;
+use ferrocomm_core::group::{Group, Part};
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::store::Store;
 use ferrocomm_core::{Error, ErrorKind, Result};
@@ -221,7 +221,21 @@ impl Communicator {
         name: &str,
         timeout: Option<Duration>,
     ) -> Result<Option<Arc<Self>>> {
-        self.try_split(ranks, name, timeout)
+        self.split_with(ranks, name, timeout, &[])
+    }
+
+    /// As `split`, with hints: they count for the new communicator beside those of this one.
+    ///
+    /// # Errors
+    /// As `split`; `InvalidArgument` for a hint with a value that does not fit.
+    pub fn split_with(
+        &self,
+        ranks: &[i32],
+        name: &str,
+        timeout: Option<Duration>,
+        hints: &[(String, String)],
+    ) -> Result<Option<Arc<Self>>> {
+        self.try_split(ranks, name, timeout, hints)
             .map_err(|error| self.named(error, Operation::Split))
     }
 
@@ -230,6 +244,7 @@ impl Communicator {
         ranks: &[i32],
         name: &str,
         timeout: Option<Duration>,
+        hints: &[(String, String)],
     ) -> Result<Option<Arc<Self>>> {
         let group = self.group()?;
         let (members, is_member) = self.checker().members(ranks)?;
@@ -248,10 +263,16 @@ impl Communicator {
         let ticket = recorder.schedule(self.label(), &facts, sequence, timeout);
         recorder.start(ticket);
         self.counters.add(Operation::Split, 0);
+        let part = Part {
+            name,
+            sequence,
+            timeout,
+            hints,
+        };
         let child = if is_member {
-            group.split(&members, name, sequence).map(Some)
+            group.split(&members, &part).map(Some)
         } else {
-            group.stand_aside(sequence).map(|()| None)
+            group.stand_aside(&part).map(|()| None)
         };
         drop(order);
         drop(collecting);
@@ -458,7 +479,11 @@ impl Communicator {
     /// # Errors
     /// `InvalidArgument`, when it is none of this communicator.
     pub fn rank_argument(&self, name: &'static str, rank: i32) -> Result<GroupRank> {
-        self.checker().rank(name, rank)
+        self.checker().rank(name, rank).map_err(|error| {
+            error
+                .communicator(&self.label().name)
+                .rank(self.label().rank)
+        })
     }
 
     /// Its name.

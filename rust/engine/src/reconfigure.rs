@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use ferrocomm_core::call::{Call, Operation};
-use ferrocomm_core::group::Group;
+use ferrocomm_core::group::{Group, Part};
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reconfigure::{Handles, Presence, Reconfiguration, Request};
 use ferrocomm_core::work::Work;
@@ -386,11 +386,15 @@ impl Group for Gathering {
         self.0.abort();
     }
 
-    fn split(&self, _: &[GroupRank], _: &str, _: u64) -> Result<Arc<dyn Group>> {
+    fn split(&self, _: &[GroupRank], _: &Part<'_>) -> Result<Arc<dyn Group>> {
         Err(Error::new(
             ErrorKind::State,
             "the communicator is being reconfigured",
         ))
+    }
+
+    fn stand_aside(&self, part: &Part<'_>) -> Result<()> {
+        self.split(&[], part).map(drop)
     }
 
     fn finalize(&self, _: Duration) -> Result<()> {

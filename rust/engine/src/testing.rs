@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferrocomm_core::call::{Call, Operation, PointToPoint, Region, Task};
-use ferrocomm_core::group::Group;
+use ferrocomm_core::group::{Group, Part};
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::window::{Registration, Window};
 use ferrocomm_core::work::Work;
@@ -28,6 +28,8 @@ pub(crate) struct Script {
     pub(crate) issued: Vec<(Call, Arc<Work>)>,
     /// splits: ranks, name, sequence
     pub(crate) splits: Vec<(Vec<GroupRank>, String, u64)>,
+    /// time-out and hints of the last split, on whichever side of it
+    pub(crate) wishes: Option<(Duration, Vec<(String, String)>)>,
     /// runs inside `issue`, after the work exists
     pub(crate) inside_issue: Option<Hook>,
     /// the next `issue` fails with this
@@ -119,11 +121,17 @@ impl Group for Puppet {
         work.run(work.complete(Err(error)));
     }
 
-    fn split(&self, ranks: &[GroupRank], name: &str, sequence: u64) -> Result<Arc<dyn Group>> {
+    fn split(&self, ranks: &[GroupRank], part: &Part<'_>) -> Result<Arc<dyn Group>> {
+        self.stand_aside(part)?;
         self.script()
             .splits
-            .push((ranks.to_vec(), name.to_owned(), sequence));
+            .push((ranks.to_vec(), part.name.to_owned(), part.sequence));
         Ok(Self::new())
+    }
+
+    fn stand_aside(&self, part: &Part<'_>) -> Result<()> {
+        self.script().wishes = Some((part.timeout, part.hints.to_vec()));
+        Ok(())
     }
 
     fn open_window(&self, _: Registration, issued: &mut dyn FnMut()) -> Result<Arc<dyn Window>> {

@@ -87,6 +87,21 @@ fn collectives_and_point_to_point_are_numbered_apart() {
 }
 
 #[test]
+fn a_split_hands_its_time_out_and_hints_to_the_engine_on_both_sides() {
+    let (puppet, comm) = pair("wishes");
+    let hints = [("eager".to_owned(), "1".to_owned())];
+    let limit = Duration::from_millis(1500);
+    for ranks in [&[0, 1][..], &[1]] {
+        puppet.script().wishes = None;
+        comm.split_with(ranks, "child", Some(limit), &hints)
+            .expect("it splits");
+        assert_eq!(puppet.script().wishes, Some((limit, hints.to_vec())));
+    }
+    comm.split(&[1], "plain", None).expect("it splits");
+    assert_eq!(puppet.script().wishes, Some((comm.timeout(), Vec::new())));
+}
+
+#[test]
 fn threads_issue_without_gaps_and_in_the_order_of_their_numbers() {
     let (puppet, comm) = pair("threads");
     std::thread::scope(|scope| {

@@ -7,7 +7,7 @@ use ferrocomm_core::call::{Call, Conditions, Operation, PointToPoint, Source, Ta
 use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
-use ferrocomm_core::group::Group;
+use ferrocomm_core::group::{Group, Part};
 use ferrocomm_core::ids::{CommId, GroupRank, stable_hash};
 use ferrocomm_core::reconfigure::Presence;
 use ferrocomm_core::reduce_op::ReduceOp;
@@ -20,6 +20,7 @@ use crate::address;
 use crate::at_once::Attempt;
 use crate::bootstrap::{JoinRequest, Member, Neighbours, join};
 use crate::endpoint::{self, Endpoint, TransportChoice};
+use crate::hints;
 use crate::instructions;
 use crate::membership::{Membership, Standing};
 use crate::points::Tried;
@@ -139,6 +140,7 @@ impl HostEngine {
     /// # Errors
     /// `Timeout` naming the ranks that did not come, `Mismatch`, the store's errors, `Interrupted`.
     pub fn create(&self, options: &GroupOptions, store: &dyn Store) -> Result<Arc<dyn Group>> {
+        let eager = hints::eager(&options.hints)?;
         let me = self.progress.with(|core| core.endpoint.me.clone());
         let advertise = match me.addresses.first() {
             Some(address) => address.ip(),
@@ -164,11 +166,7 @@ impl HostEngine {
             options.rank,
             members,
         );
-        if options
-            .hints
-            .iter()
-            .any(|(key, value)| key == "eager" && value != "false" && value != "0")
-        {
+        if eager {
             group.connect_all()?;
         }
         Ok(Arc::new(group))
@@ -429,8 +427,13 @@ impl Group for HostGroup {
         });
     }
 
-    fn split(&self, ranks: &[GroupRank], name: &str, sequence: u64) -> Result<Arc<dyn Group>> {
+    fn stand_aside(&self, part: &Part<'_>) -> Result<()> {
+        hints::eager(part.hints).map(drop)
+    }
+
+    fn split(&self, ranks: &[GroupRank], part: &Part<'_>) -> Result<Arc<dyn Group>> {
         self.same_process()?;
+        let eager = hints::eager(part.hints)?;
         self.progress
             .with(|core| core.open_group(self.comm).map(drop))?;
         let own = ranks
@@ -446,20 +449,23 @@ impl Group for HostGroup {
             .iter()
             .flat_map(|rank| rank.get().to_le_bytes())
             .collect();
-        let id = stable_hash(&[&self.comm.0.to_le_bytes(), &sequence.to_le_bytes(), &list]);
+        let id = stable_hash(&[
+            &self.comm.0.to_le_bytes(),
+            &part.sequence.to_le_bytes(),
+            &list,
+        ]);
         let members: Vec<Member> = ranks
             .iter()
             .filter_map(|rank| self.members.get(rank.index()).cloned())
             .collect();
         let rank = GroupRank::new(u32::try_from(own).unwrap_or(u32::MAX));
         let members = Arc::new(members);
-        Ok(Arc::new(Self::open(
-            &self.progress,
-            CommId(id),
-            Arc::from(name),
-            rank,
-            members,
-        )))
+        let name = Arc::from(part.name);
+        let group = Self::open(&self.progress, CommId(id), name, rank, members);
+        if eager {
+            group.connect_all()?;
+        }
+        Ok(Arc::new(group))
     }
 
     fn open_window(

@@ -25,6 +25,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gathering;
+mod hints;
 mod instructions;
 mod link;
 mod meeting;

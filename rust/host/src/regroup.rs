@@ -22,6 +22,7 @@ use ferrocomm_core::work::Work;
 
 use crate::bootstrap::Member;
 use crate::engine::HostGroup;
+use crate::hints;
 use crate::progress::{Progress, done};
 pub(crate) use driver::Gatherings;
 use driver::{Attempt, group_of};
@@ -131,6 +132,7 @@ impl Presence for HostPresence {
         _ends_by_itself: Option<Arc<dyn Group>>,
     ) -> Result<Arc<dyn Reconfiguration>> {
         self.same_process()?;
+        let eager = hints::eager(&request.hints)?;
         let (members, me) = self.members(&request)?;
         let ids: Vec<PresenceId> = members.iter().map(|member| member.id).collect();
         let members: Vec<Member> = members.into_iter().map(|member| member.member).collect();
@@ -149,7 +151,6 @@ impl Presence for HostPresence {
         let work = self
             .progress
             .with(|core| core.begin_attempt(self.id, attempt))?;
-        let eager = ("eager", |value: &str| value != "false" && value != "0");
         Ok(Arc::new(HostReconfiguration {
             progress: self.progress.clone(),
             id: self.id,
@@ -158,10 +159,7 @@ impl Presence for HostPresence {
             me,
             members,
             comm,
-            eager: request
-                .hints
-                .iter()
-                .any(|(key, value)| key == eager.0 && eager.1(value)),
+            eager,
             work,
             past: self.past.clone(),
             group: OnceLock::new(),

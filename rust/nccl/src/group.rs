@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ferrocomm_core::call::{Call, Region, Stream};
 use ferrocomm_core::deadline::Deadline;
-use ferrocomm_core::group::{Group, MemoryUse};
+use ferrocomm_core::group::{Group, MemoryUse, Part};
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::window::{Registration, Window};
 use ferrocomm_core::work::Work;
@@ -38,14 +38,16 @@ impl NcclGroup {
         &self,
         colour: i32,
         key: i32,
-        name: &Arc<str>,
+        part: &Part<'_>,
     ) -> Result<Option<(Seat, Arc<Handle>)>> {
         let core = &self.0;
-        let seat = core.seat.like(name, core.seat.hints.clone());
+        let hints = Arc::new(core.seat.hints.with(part.hints)?);
+        let mut seat = core.seat.like(&Arc::from(part.name), hints);
+        seat.timeout = part.timeout;
         let _issuing = locked(&core.issuing);
         core.admit()?;
         let parent = core.handle.get()?;
-        let deadline = Deadline::after(core.seat.timeout);
+        let deadline = Deadline::after(part.timeout);
         let none = colour == NCCL_SPLIT_NOCOLOR;
         let call = move |nccl: &Nccl, config: *mut Config, comm: *mut ncclComm_t| {
             let Comm(parent) = { parent };
@@ -187,7 +189,7 @@ impl Group for NcclGroup {
         false
     }
 
-    fn split(&self, ranks: &[GroupRank], name: &str, sequence: u64) -> Result<Arc<dyn Group>> {
+    fn split(&self, ranks: &[GroupRank], part: &Part<'_>) -> Result<Arc<dyn Group>> {
         let core = &self.0;
         let own = ranks.iter().position(|rank| *rank == core.rank);
         let (Some(own), Some(lowest)) = (own, ranks.iter().min()) else {
@@ -197,8 +199,8 @@ impl Group for NcclGroup {
             ));
         };
         core.admit()?;
-        let split = self.split_by(int(lowest.index())?, int(own)?, &Arc::from(name));
-        let split = split.map_err(|error| error.sequence(sequence));
+        let split = self.split_by(int(lowest.index())?, int(own)?, part);
+        let split = split.map_err(|error| error.sequence(part.sequence));
         let split = split.inspect_err(|error| {
             if !is_harmless(error) {
                 core.fail(error.clone());
@@ -214,12 +216,11 @@ impl Group for NcclGroup {
         Ok(Arc::new(Self(Core::open(seat, handle, ranks.len(), rank)?)))
     }
 
-    fn stand_aside(&self, sequence: u64) -> Result<()> {
-        let name = self.0.seat.name.clone();
+    fn stand_aside(&self, part: &Part<'_>) -> Result<()> {
         self.0.admit()?;
-        self.split_by(NCCL_SPLIT_NOCOLOR, 0, &name)
+        self.split_by(NCCL_SPLIT_NOCOLOR, 0, part)
             .map(drop)
-            .map_err(|error| error.sequence(sequence))
+            .map_err(|error| error.sequence(part.sequence))
             .inspect_err(|error| {
                 if !is_harmless(error) {
                     self.0.fail(error.clone());

@@ -85,7 +85,12 @@ impl Hints {
     /// # Errors
     /// `InvalidArgument` for a value that does not fit its hint.
     pub(crate) fn read(pairs: &[(String, String)]) -> Result<Self> {
-        let mut hints = Self::default();
+        Self::default().with(pairs)
+    }
+
+    /// These, and `pairs` where they say something else; as `read`.
+    pub(crate) fn with(&self, pairs: &[(String, String)]) -> Result<Self> {
+        let mut hints = self.clone();
         for (key, value) in pairs {
             let name: String = key.chars().filter(|letter| *letter != '_').collect();
             let name = name.to_lowercase();
@@ -241,6 +246,26 @@ mod tests {
             assert_eq!((config.minCTAs, config.blocking), (UNSET, 1));
             assert_eq!(config.commName, name.as_ptr());
         }
+    }
+
+    #[test]
+    fn what_is_given_later_counts_and_the_rest_stays() {
+        let name = CString::new("part").expect("no zero byte");
+        let first =
+            read(&[("min_ctas", "2"), ("max_ctas", "8"), ("blocking", "0")]).expect("known");
+        let more = [("maxCTAs", "16"), ("comm_name", "own")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let later = first.with(&more).expect("known");
+        let config = later.config(Version::new(2, 30, 7), &name);
+        assert_eq!(
+            (config.minCTAs, config.maxCTAs, config.blocking),
+            (2, 16, 0)
+        );
+        assert_ne!(config.commName, name.as_ptr());
+        assert_eq!(
+            first.config(Version::new(2, 30, 7), &name).commName,
+            name.as_ptr()
+        );
     }
 
     #[test]
