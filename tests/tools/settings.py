@@ -101,6 +101,15 @@ OWN: tuple[Setting, ...] = (
         "the kernel's boot and network namespace",
     ),
     Setting(
+        ("FERROCOMM_LOCATION",),
+        (
+            "where this machine stands: one to three names, the largest place first, as in "
+            "`zone-a/rack-7`. Machines of one place are neighbours in rings and in the exchanges of "
+            "large collectives"
+        ),
+        "machines are neighbours as their first ranks are",
+    ),
+    Setting(
         ("FERROCOMM_RECORDER_ENTRIES",),
         "operations that the flight recorder of a process keeps; `0` turns it off",
         "2048",

@@ -27,6 +27,8 @@ use ferrocomm_core::store::Store;
 use neighbours::Circle;
 pub(crate) use neighbours::Neighbours;
 
+use crate::location::Location;
+
 /// What a rank asks for.
 pub(crate) struct JoinRequest<'a> {
     /// name of the communicator, the same on all ranks
@@ -54,6 +56,8 @@ pub(crate) struct Member {
     pub(crate) process: ProcessId,
     /// its machine, as `address::machine_id` names it
     pub(crate) machine: u64,
+    /// where that stands
+    pub(crate) location: Location,
     /// name of its abstract Unix socket, at most 107 bytes
     pub(crate) unix: String,
     /// where it listens, best first, at most 16

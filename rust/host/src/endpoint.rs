@@ -30,6 +30,7 @@ use crate::bootstrap::Member;
 use crate::budget::Budget;
 use crate::choosing::Choice;
 use crate::gathering::Offer;
+use crate::location::Location;
 use crate::stream::shm::{RING_BYTES, ShmStream};
 use crate::stream::tcp::{self, TcpLink};
 use crate::stream::{Stream, StreamKind, receive_with_fd, send_with_fd};
@@ -121,6 +122,7 @@ impl Endpoint {
         let me = Member {
             process,
             machine: address::machine_id(),
+            location: Location::from_environment()?,
             unix: unix_name,
             addresses: vec![SocketAddr::new(local, port)],
             nonce: random()?,

@@ -28,6 +28,7 @@ mod gathering;
 mod hints;
 mod instructions;
 mod link;
+mod location;
 mod meeting;
 mod membership;
 mod memory;

@@ -129,7 +129,11 @@ impl Membership {
         place: Arc<Place>,
     ) -> Self {
         let unheard = vec![None; members.len()];
-        let topology = Topology::of(members.iter().map(|member| member.machine));
+        let topology = Topology::of(
+            members
+                .iter()
+                .map(|member| (member.machine, member.location)),
+        );
         Self {
             unheard,
             topology,

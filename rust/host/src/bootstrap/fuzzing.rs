@@ -11,6 +11,7 @@ use super::Member;
 use super::machine::{Action, Door, Link, Machine, Meeting, Setup};
 use super::wire::{self, Garbage, Greeting, Hello, Message};
 use crate::fuzzing::Input;
+use crate::location::Location;
 
 /// The secret that the fuzzer's ranks know, and the name under which they meet on a machine.
 const NONCE: [u8; 16] = *b"the secret here!";
@@ -99,6 +100,7 @@ fn member(rank: u32) -> Member {
     Member {
         process: ProcessId([rank as u8; 16]),
         machine: 1,
+        location: Location::default(),
         unix: format!("rank-{rank}"),
         addresses: vec![SocketAddr::from(([127, 0, 0, 1], 1))],
         nonce: NONCE,

@@ -13,6 +13,7 @@ use ferrocomm_core::ids::{GroupRank, ProcessId};
 
 use super::machine::{Action, Door, Link, Machine, Meeting, Setup};
 use super::{Member, Table};
+use crate::location::Location;
 use crate::random::{Random, rounds};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -112,6 +113,7 @@ fn member(node: usize) -> Member {
     Member {
         process: ProcessId((node as u128).to_be_bytes()),
         machine: node as u64 / 8,
+        location: Location::default(),
         unix: format!("node-{node}"),
         addresses: vec![address_of(node)],
         nonce: [node as u8; 16],

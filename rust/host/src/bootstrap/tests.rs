@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use ferrocomm_core::interrupt;
 
+use crate::location::Location;
+
 use super::*;
 
 mod nodes;
@@ -81,6 +83,7 @@ fn member(rank: usize) -> Member {
     Member {
         process: ProcessId((rank as u128 + 1).to_be_bytes()),
         machine: 1,
+        location: Location::default(),
         unix: format!("rank-{rank}"),
         addresses: vec![SocketAddr::from(([127, 0, 0, 1], 1 + rank as u16))],
         nonce: [rank as u8; 16],

@@ -9,6 +9,7 @@ use ferrocomm_core::error::{Error, ErrorKind};
 use ferrocomm_core::ids::{GroupRank, ProcessId};
 
 use super::Member;
+use crate::location::Location;
 
 /// Opens every connection and every key; the last byte is the version of this protocol.
 const MAGIC: [u8; 8] = *b"ferrojo\x02";
@@ -307,6 +308,9 @@ fn put_address(out: &mut Vec<u8>, address: SocketAddr) {
 fn put_member(out: &mut Vec<u8>, member: &Member) {
     out.extend(member.process.0);
     out.extend(member.machine.to_le_bytes());
+    for level in member.location.0 {
+        out.extend(level.to_le_bytes());
+    }
     out.extend(member.nonce);
     put_text(out, &member.unix);
     out.push(member.addresses.len() as u8);
@@ -407,6 +411,7 @@ impl<'a> Input<'a> {
         let member = Member {
             process: ProcessId(self.array()?),
             machine: self.u64()?,
+            location: Location([self.u32()?, self.u32()?, self.u32()?]),
             nonce: self.array()?,
             unix: self.text()?,
             addresses: {
@@ -438,6 +443,7 @@ mod tests {
         Member {
             process: ProcessId([7; 16]),
             machine: 1 << 60,
+            location: Location([1, 2, 0]),
             unix: "a".repeat(MAX_UNIX),
             addresses: vec!["[::1]:9".parse().unwrap(); MAX_ADDRESSES],
             nonce: [9; 16],
@@ -537,7 +543,7 @@ mod tests {
             member: member(),
         }
         .encode();
-        record[HEAD + 12 + 40] = 0xff;
+        record[HEAD + 12 + 52] = 0xff;
         assert!(Message::take(&mut record, 4).is_err());
     }
 

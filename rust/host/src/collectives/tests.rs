@@ -14,6 +14,7 @@ use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reduce_op::ReduceOp;
 
 use super::{Ending, Topology, program};
+use crate::location::Location;
 use crate::program::{Limits, Place, Step};
 use crate::random::{Random, is_run};
 use interpreter::Delivery;
@@ -95,7 +96,7 @@ fn check(
 }
 
 fn one_machine(size: usize) -> Topology {
-    Topology::of(vec![1; size])
+    Topology::of(vec![(1, Location::default()); size])
 }
 
 fn check_on(

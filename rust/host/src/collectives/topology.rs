@@ -1,6 +1,8 @@
 //! Which ranks share a machine, and which machines are near one another. Pure: numbers in, numbers
 //! out. Must not know addresses or how a machine is told from another.
 
+use crate::location::{Location, neighbourly};
+
 /// The ranks of a group by machine. Every rank makes the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Topology {
@@ -13,28 +15,44 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// The group whose rank `r` is on machine `machines[r]`. Machines stand in the order of their
-    /// first ranks: launchers number neighbours one after another. Where racks or zones are known,
-    /// this is the place to sort by them.
-    pub(crate) fn of(machines: impl IntoIterator<Item = u64>) -> Self {
+    /// The group whose rank `r` is on the machine and at the place that `ranks` has at `r`. Machines of
+    /// one place follow one another; else they stand in the order of their first ranks, since launchers
+    /// number neighbours one after another. A machine stands where its first rank says.
+    pub(crate) fn of(ranks: impl IntoIterator<Item = (u64, Location)>) -> Self {
         let mut names = Vec::new();
+        let mut places = Vec::new();
         let mut grouped: Vec<Vec<usize>> = Vec::new();
-        let mut seats = Vec::new();
-        for (rank, name) in machines.into_iter().enumerate() {
+        for (rank, (name, place)) in ranks.into_iter().enumerate() {
             // Ranks of one machine usually follow one another.
             let known = names.iter().rposition(|known| *known == name);
             let machine = known.unwrap_or_else(|| {
                 names.push(name);
+                places.push(place);
                 grouped.push(Vec::new());
                 names.len() - 1
             });
-            seats.push((machine, grouped[machine].len()));
             grouped[machine].push(rank);
         }
+        let order = neighbourly(&places);
+        let machines: Vec<Vec<usize>> = order
+            .into_iter()
+            .map(|machine| std::mem::take(&mut grouped[machine]))
+            .collect();
+        Self::seated(machines)
+    }
+
+    fn seated(machines: Vec<Vec<usize>>) -> Self {
+        let size = machines.iter().map(Vec::len).sum();
+        let mut seats = vec![(0, 0); size];
+        for (machine, ranks) in machines.iter().enumerate() {
+            for (place, rank) in ranks.iter().enumerate() {
+                seats[*rank] = (machine, place);
+            }
+        }
         Self {
-            everyone: (0..seats.len()).collect(),
-            columns: grouped.iter().map(Vec::len).max().unwrap_or(0),
-            machines: grouped,
+            everyone: (0..size).collect(),
+            columns: machines.iter().map(Vec::len).max().unwrap_or(0),
+            machines,
             seats,
         }
     }
@@ -119,17 +137,26 @@ mod tests {
 
     #[test]
     fn ranks_are_grouped_by_machine_in_the_order_of_first_ranks() {
-        let topology = Topology::of([7, 3, 7, 9, 3]);
+        let topology = Topology::of([7, 3, 7, 9, 3].map(|name| (name, Location::default())));
         assert_eq!(topology.machines, [vec![0, 2], vec![1, 4], vec![3]]);
         assert_eq!(topology.seats, [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1)]);
         assert_eq!(topology.leaders(4), [0, 4, 3]);
     }
 
     #[test]
+    fn machines_of_one_place_follow_one_another() {
+        let (east, west) = (Location([1, 0, 0]), Location([3, 0, 0]));
+        // What a later rank of a machine says is not asked.
+        let topology = Topology::of([(7, east), (3, west), (9, east), (7, west), (3, west)]);
+        assert_eq!(topology.machines, [vec![0, 3], vec![2], vec![1, 4]]);
+        assert_eq!(topology.seats, [(0, 0), (2, 0), (1, 0), (0, 1), (2, 1)]);
+    }
+
+    #[test]
     fn every_column_has_one_rank_per_machine_and_every_rank_a_column() {
         for local in [[1, 1, 1], [4, 4, 4], [1, 4, 3], [5, 2, 8], [8, 3, 1]] {
             let names = (0..).zip(local).flat_map(|(name, count)| vec![name; count]);
-            let topology = Topology::of(names);
+            let topology = Topology::of(names.map(|name| (name, Location::default())));
             for (machine, count) in local.into_iter().enumerate() {
                 let mut next = 0;
                 for place in 0..count {

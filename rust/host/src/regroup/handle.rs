@@ -216,6 +216,7 @@ fn describe(list: &[PresenceId], other: &[PresenceId], at: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::location::Location;
     use ferrocomm_core::ids::ProcessId;
 
     fn handle(id: u64, origin: Origin) -> Handle {
@@ -228,6 +229,7 @@ mod tests {
             member: Member {
                 process: ProcessId(process),
                 machine: 5,
+                location: Location::default(),
                 unix: "ferrocomm-x".into(),
                 addresses: vec!["127.0.0.1:9".parse().unwrap(), "[::1]:9".parse().unwrap()],
                 nonce: [3; 16],

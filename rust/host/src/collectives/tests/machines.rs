@@ -7,6 +7,7 @@ use ferrocomm_core::reduce_op::ReduceOp;
 use super::interpreter::{self, Delivery};
 use super::{Arena, DTYPES, LIMITS, OPS, check_on, one_machine, rank, reference, uneven};
 use crate::collectives::{Ending, Topology, program};
+use crate::location::Location;
 use crate::program::{Limits, Place, Program, Step};
 use crate::random::{Random, is_run};
 
@@ -33,7 +34,7 @@ const COUNTS: [usize; 8] = [0, 1, 3, 9, 16, 50, 120, 1027];
 /// Machines hold ranks that follow one another.
 fn blocks(shape: &[usize]) -> Topology {
     let names = (0..).zip(shape);
-    Topology::of(names.flat_map(|(name, count)| vec![name; *count]))
+    Topology::of(names.flat_map(|(name, count)| vec![(name, Location::default()); *count]))
 }
 
 /// The same numbers of ranks, dealt to the machines in turn.
@@ -45,7 +46,9 @@ fn dealt(shape: &[usize]) -> Topology {
             .filter(move |(_, count)| turn < **count)
             .map(|(name, _)| name)
     };
-    Topology::of((0..most).flat_map(turn))
+    // Every second machine stands in another rack, so that machines are not in the order of ranks.
+    let rack = |name: u64| Location([1, 2 + name as u32 % 2, 0]);
+    Topology::of((0..most).flat_map(turn).map(|name| (name, rack(name))))
 }
 
 fn every_shape(mut case: impl FnMut(&Topology, usize, Dtype, &mut Random)) {
