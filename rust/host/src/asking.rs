@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use ferrocomm_core::call::Source;
 use ferrocomm_core::ids::{CommId, GroupRank};
 
-use crate::core::{Core, Course, Op, Transfer};
+use crate::core::Core;
 use crate::frame::{Header, Kind, encode_failure};
 use crate::link::LinkState;
 use crate::membership::{Question, Standing};
+use crate::op::{Course, Op, Transfer};
 use crate::slab::Key;
 
 /// A collective that has run for so long asks the ranks it waits for.

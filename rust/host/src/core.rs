@@ -11,7 +11,7 @@ use std::time::Instant;
 use ferrocomm_core::call::{Call, Collective, Mode, Operation, PointToPoint, Region, Source, Task};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
-use ferrocomm_core::ids::{CommId, GroupRank, ProcessId};
+use ferrocomm_core::ids::{CommId, ProcessId};
 use ferrocomm_core::reduction::Input;
 use ferrocomm_core::work::{Callbacks, Work};
 
@@ -22,10 +22,11 @@ use crate::endpoint::{Endpoint, Watch};
 use crate::frame::{Fingerprint, Header};
 use crate::gathering::Offer;
 use crate::link::{Link, client_bytes, client_bytes_mut};
-use crate::meeting::{self, Meeting};
+use crate::meeting;
 use crate::membership::{Address, Membership, Payload, Seating, Standing};
 use crate::numbered::Numbered;
-use crate::program::{Limits, Operand, Place, Program, Step};
+use crate::op::{Course, Op, Recv, Send, Transfer};
+use crate::program::{Limits, Operand, Place, Step};
 use crate::regroup::{Gatherings, PresenceId};
 use crate::seat::Seat;
 use crate::slab::{Key, Slab};
@@ -45,81 +46,6 @@ const MOST_SPARE: usize = 4 << 20;
 
 /// Closed communicators that are remembered, so that what still comes for them is dropped.
 const CLOSED: usize = 4096;
-
-/// A started transfer of an operation.
-#[derive(Clone, Copy)]
-pub(crate) enum Transfer {
-    Send(Key),
-    Recv(Key),
-    Done,
-}
-
-/// A message on its way out.
-pub(crate) struct Send {
-    pub(crate) op: Key,
-    pub(crate) index: u32,
-    pub(crate) comm: CommId,
-    pub(crate) to: GroupRank,
-    /// none: to the own rank
-    pub(crate) link: Option<Key>,
-    pub(crate) region: Region,
-    /// bytes that were put into frames
-    pub(crate) sent: usize,
-    /// bytes of chunks that are in a stream
-    pub(crate) gone: usize,
-    /// the receiver's transfer, once granted
-    pub(crate) granted: Option<u64>,
-}
-
-/// A message on its way in, or awaited.
-pub(crate) struct Recv {
-    pub(crate) op: Key,
-    pub(crate) index: u32,
-    pub(crate) comm: CommId,
-    pub(crate) region: Region,
-    pub(crate) got: usize,
-    pub(crate) dtype: Dtype,
-    pub(crate) from: Source,
-    pub(crate) address: Address,
-    /// the sender and its transfer, once granted
-    pub(crate) granted: Option<(GroupRank, u64)>,
-}
-
-pub(crate) enum Course {
-    /// a collective whose communicator has no shared memory yet
-    Undecided {
-        collective: Collective,
-        dtype: Dtype,
-    },
-    Meeting(Box<Meeting>),
-    Program {
-        program: Program,
-        at: usize,
-        scratch: Vec<u8>,
-        fingerprint: Fingerprint,
-    },
-    Points,
-    /// a signal of a window
-    Awaiting {
-        pane: Arc<Pane>,
-        from: GroupRank,
-    },
-    /// members of a group to come are met
-    Regroup(PresenceId),
-}
-
-/// A call that is not complete.
-pub(crate) struct Op {
-    pub(crate) work: Arc<Work>,
-    pub(crate) comm: CommId,
-    pub(crate) sequence: u64,
-    pub(crate) mode: Mode,
-    pub(crate) timeout: std::time::Duration,
-    pub(crate) deadline: Option<Instant>,
-    pub(crate) transfers: Vec<Transfer>,
-    pub(crate) asked: Asked,
-    pub(crate) body: Course,
-}
 
 /// Complete works, and what to call for them once the lock is released.
 pub(crate) type Finished = Vec<(Arc<Work>, Callbacks)>;
@@ -640,6 +566,12 @@ impl Core {
         if op.mode == Mode::Async {
             self.asynchronous -= 1;
         }
+        self.forget_messages(&op, succeeded);
+        self.leave_queue(key, op.comm);
+    }
+
+    /// What the messages of an operation that is over told, or what is left of them when it failed.
+    fn forget_messages(&mut self, op: &Op, succeeded: bool) {
         let Some(group) = self.groups.get_mut(&op.comm) else {
             return;
         };
@@ -665,6 +597,13 @@ impl Core {
                 Payload::Here(_) | Payload::Announced => true,
             });
         }
+    }
+
+    /// Lets the next collective of `comm` begin when `key` was the first.
+    fn leave_queue(&mut self, key: Key, comm: CommId) {
+        let Some(group) = self.groups.get_mut(&comm) else {
+            return;
+        };
         let was_first = group.queue.front() == Some(&key);
         group.queue.retain(|queued| *queued != key);
         group.place.set_queued(group.queue.len());

@@ -10,10 +10,11 @@ use ferrocomm_core::error::{Error, ErrorKind};
 use ferrocomm_core::ids::{CommId, ProcessId};
 use ferrocomm_core::work::Work;
 
-use crate::core::{Core, Course};
+use crate::core::Core;
 use crate::frame::{Header, Kind, encode_failure};
 use crate::link::LinkState;
 use crate::membership::{Membership, Seating, Standing};
+use crate::op::Course;
 use crate::slab::Key;
 
 impl Core {

@@ -35,6 +35,7 @@ mod memory;
 mod messages;
 mod near;
 mod numbered;
+mod op;
 mod points;
 mod print;
 mod program;

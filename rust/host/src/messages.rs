@@ -8,10 +8,11 @@ use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind};
 use ferrocomm_core::ids::{CommId, GroupRank};
 
-use crate::core::{Core, Recv, Send, Transfer};
+use crate::core::Core;
 use crate::frame::{EAGER, Fingerprint, Header, Kind};
 use crate::link::{Body, Outgoing, Then, client_bytes_mut};
 use crate::membership::{Address, Payload, Posted, Standing, Unexpected};
+use crate::op::{Recv, Send, Transfer};
 use crate::slab::Key;
 
 impl Core {

@@ -17,11 +17,12 @@ use ferrocomm_core::error::Result;
 use ferrocomm_core::ids::{CommId, GroupRank};
 use ferrocomm_core::work::Work;
 
-use crate::core::{Core, Course, Recv, Transfer};
+use crate::core::Core;
 use crate::engine::HostGroup;
 use crate::frame::{EAGER, Fingerprint, HEADER, Header, Kind, same_but_transfer};
 use crate::link::{Link, LinkState, Reading, Sink, client_bytes, client_bytes_mut};
 use crate::membership::{Address, Early, Payload, Unexpected};
+use crate::op::{Course, Recv, Transfer};
 use crate::slab::Key;
 use crate::stream::Stream;
 

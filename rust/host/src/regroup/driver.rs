@@ -15,9 +15,10 @@ use super::handle::{Handle, PresenceId};
 use super::machine::{Action, Round, Word};
 use super::wire::Letter;
 use crate::bootstrap::Member;
-use crate::core::{Core, Course};
+use crate::core::Core;
 use crate::frame::{Header, Kind, encode_failure};
 use crate::link::LinkState;
+use crate::op::Course;
 use crate::slab::Key;
 
 /// So many attempts are remembered for members that come late.

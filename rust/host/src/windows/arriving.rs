@@ -16,10 +16,11 @@ use ferrocomm_core::window::WindowCall;
 use ferrocomm_core::work::Work;
 
 use super::{Pane, WindowId};
-use crate::core::{Core, Course, Recv, Send, Transfer};
+use crate::core::Core;
 use crate::frame::{CHUNK, Header, Kind};
 use crate::link::{Body, Outgoing, Sink, Then};
 use crate::membership::Address;
+use crate::op::{Course, Recv, Send, Transfer};
 use crate::slab::Key;
 
 impl Core {

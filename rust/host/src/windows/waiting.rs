@@ -10,7 +10,8 @@ use ferrocomm_core::window::WindowCall;
 use ferrocomm_core::work::Work;
 
 use super::Pane;
-use crate::core::{Core, Course};
+use crate::core::Core;
+use crate::op::Course;
 
 impl Core {
     /// Lets the engine wait for a signal of `from`, behind the waits before.
