@@ -82,6 +82,15 @@ pub(crate) struct Manner {
     pub(crate) on_stream: bool,
 }
 
+impl Manner {
+    /// As default options ask for.
+    pub(crate) const DEFAULT: Self = Self {
+        timeout: None,
+        stream: Stream(0),
+        on_stream: false,
+    };
+}
+
 /// How `options` ask for an operation to be called.
 #[inline(always)]
 pub(crate) fn manner_of(options: &fc_op_options) -> Result<Manner> {

@@ -148,11 +148,11 @@ pub unsafe extern "C" fn fc_batch_issue(
     // and NULL or a place for a pointer.
     unsafe {
         with_batch(batch, |batch| {
-            let task = Task::Batch(std::mem::take(&mut batch.parts));
+            let mut task = Task::Batch(std::mem::take(&mut batch.parts));
             let manner = options_of(options)
                 .and_then(|options| manner_of(&options))
                 .map_err(|error| batch.communicator.named(error, Operation::Batch))?;
-            finish(&batch.communicator, task, Dtype::Byte, manner, work)
+            finish(&batch.communicator, &mut task, Dtype::Byte, manner, work)
         })
     }
 }

@@ -80,6 +80,6 @@ pub unsafe extern "C" fn fc_reduction_supported(
     guard(|| {
         // SAFETY: the caller passes NULL or a nul-terminated string.
         let backend = Backend::named(unsafe { ffi::text(backend, "backend") }?)?;
-        backend.reduction_supported(reduce_op_of(op, 1.0)?, dtype_of(dtype)?)
+        backend.reduction_supported(&reduce_op_of(op, 1.0)?, dtype_of(dtype)?)
     })
 }

@@ -22,7 +22,7 @@ use crate::work::fc_work;
 #[inline(always)]
 pub(crate) unsafe fn finish(
     communicator: &Arc<Communicator>,
-    task: Task,
+    task: &mut Task,
     dtype: Dtype,
     manner: Manner,
     work: *mut *mut fc_work,
@@ -32,15 +32,17 @@ pub(crate) unsafe fn finish(
         stream,
         on_stream,
     } = manner;
+    if work.is_null() && !communicator.on_streams() {
+        return communicator.run(task, dtype, timeout);
+    }
     let mode = if work.is_null() || on_stream {
         Mode::Sync
     } else {
         Mode::Async
     };
+    let task = std::mem::replace(task, Task::Batch(Vec::new()));
     let pending = if communicator.on_streams() {
         communicator.start_on(task, dtype, timeout, mode, stream)?
-    } else if work.is_null() {
-        return communicator.run(task, dtype, timeout);
     } else {
         communicator.start(task, dtype, timeout)?
     };
@@ -69,30 +71,36 @@ unsafe fn operate(
     unsafe {
         with_comm(comm, |handle| {
             let communicator = &handle.communicator;
-            let (task, dtype, manner) = prepare(communicator, dtype, options, task)
-                .map_err(|error| communicator.named(error, operation))?;
-            finish(communicator, task, dtype, manner, work)
+            let named = |error| communicator.named(error, operation);
+            let (arguments, manner) = prepare(communicator, dtype, options).map_err(named)?;
+            // The task is never moved: that would take longer than all the rest of a short call.
+            match &mut task(&arguments) {
+                Ok(task) => finish(communicator, task, arguments.dtype, manner, work),
+                Err(error) => Err(named(error.clone())),
+            }
         })
     }
 }
 
-/// The part of `operate` whose errors are the arguments' alone.
+/// The part of `operate` that all operations have in common.
 ///
 /// # Safety
 /// `options` is NULL or an initialised struct.
 #[inline(always)]
-unsafe fn prepare(
-    communicator: &Communicator,
+unsafe fn prepare<'a>(
+    communicator: &'a Communicator,
     dtype: fc_dtype,
     options: *const fc_op_options,
-    task: impl FnOnce(&Arguments<'_>) -> Result<Task>,
-) -> Result<(Task, Dtype, Manner)> {
+) -> Result<(Arguments<'a>, Manner)> {
+    let mut arguments = Arguments::new(communicator, dtype)?;
+    if options.is_null() {
+        return Ok((arguments, Manner::DEFAULT));
+    }
     // SAFETY: by the caller's promise.
     let options = unsafe { options_of(options) }?;
-    let mut arguments = Arguments::new(communicator, dtype)?;
     arguments.premul_factor = options.premul_factor;
     arguments.premul_address = options.premul_device_factor.expose_provenance();
-    Ok((task(&arguments)?, arguments.dtype, manner_of(&options)?))
+    Ok((arguments, manner_of(&options)?))
 }
 
 /// Copies `count` elements of `buffer` on `root` to `buffer` on every other rank. `options` and

@@ -273,11 +273,11 @@ impl Collective {
 
     /// The reduce op, for operations that have one.
     #[inline(always)]
-    pub fn reduce_op(&self) -> Option<ReduceOp> {
+    pub fn reduce_op(&self) -> Option<&ReduceOp> {
         match self {
             Self::AllReduce { op, .. }
             | Self::Reduce { op, .. }
-            | Self::ReduceScatter { op, .. } => Some(*op),
+            | Self::ReduceScatter { op, .. } => Some(op),
             _ => None,
         }
     }
@@ -379,6 +379,38 @@ pub enum Mode {
     Async,
 }
 
+/// What goes with a task: how, when and for how long it is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Conditions {
+    /// as in `Call`
+    pub dtype: Dtype,
+    /// as in `Call`
+    pub sequence: u64,
+    /// as in `Call`
+    pub timeout: Duration,
+    /// as in `Call`
+    pub mode: Mode,
+}
+
+impl Conditions {
+    /// The call of `task`, which is taken out: an empty batch is left in its place.
+    pub fn call(&self, task: &mut Task) -> Call {
+        let Self {
+            dtype,
+            sequence,
+            timeout,
+            mode,
+        } = *self;
+        Call {
+            task: std::mem::replace(task, Task::Batch(Vec::new())),
+            dtype,
+            sequence,
+            timeout,
+            mode,
+        }
+    }
+}
+
 /// A checked request to a group.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -392,4 +424,16 @@ pub struct Call {
     pub timeout: Duration,
     /// who drives it
     pub mode: Mode,
+}
+
+impl Call {
+    /// What goes with its task.
+    pub fn conditions(&self) -> Conditions {
+        Conditions {
+            dtype: self.dtype,
+            sequence: self.sequence,
+            timeout: self.timeout,
+            mode: self.mode,
+        }
+    }
 }

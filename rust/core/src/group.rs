@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::{Call, Region, Stream};
+use crate::call::{Call, Conditions, Region, Stream, Task};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::GroupRank;
 use crate::window::{Registration, Window};
@@ -91,15 +91,21 @@ pub trait Group: Send + Sync {
         true
     }
 
-    /// Runs `call` on the caller's thread until it is over; a synchronous call, in one go. `issued`
-    /// is called once the call has its place in the order of calls, with no lock held that a
+    /// Runs `task` on the caller's thread until it is over; a synchronous call, in one go. A task
+    /// that has to be kept is taken out; the short ones, which are over before that, are never
+    /// moved, since moving one takes as long as a flag from core to core. `issued` is called once the call has its place in the order of calls, with no lock held that a
     /// callback of this thread could be waiting for.
     ///
     /// # Errors
     /// As `issue` and `wait`. When the client interrupts the wait, a point-to-point call is cancelled,
     /// and the group of a collective aborted: the caller is about to take its buffers back.
-    fn run(&self, call: Call, issued: &mut dyn FnMut()) -> Result<()> {
-        let work = self.issue(call)?;
+    fn run(
+        &self,
+        task: &mut Task,
+        conditions: &Conditions,
+        issued: &mut dyn FnMut(),
+    ) -> Result<()> {
+        let work = self.issue(conditions.call(task))?;
         issued();
         self.wait_out(&work)
     }

@@ -38,8 +38,9 @@ impl Reduction {
     ///
     /// # Errors
     /// `Unsupported` when the table has no entry for the pair.
+    #[inline(always)]
     pub fn new(op: ReduceOp, dtype: Dtype, group_size: usize) -> Result<Self> {
-        let kernel = kernel_of(op, dtype, dtype).ok_or_else(|| refusal(op, dtype))?;
+        let kernel = kernel_of(&op, dtype, dtype).ok_or_else(|| refusal(op, dtype))?;
         let factor = match op {
             ReduceOp::PremulSum(factor) => factor,
             ReduceOp::Sum
@@ -69,10 +70,10 @@ impl Reduction {
     ///
     /// # Errors
     /// As `new`.
-    pub fn check(op: ReduceOp, dtype: Dtype) -> Result<()> {
+    pub fn check(op: &ReduceOp, dtype: Dtype) -> Result<()> {
         match kernel_of(op, dtype, dtype) {
             Some(_) => Ok(()),
-            None => Err(refusal(op, dtype)),
+            None => Err(refusal(*op, dtype)),
         }
     }
 
@@ -135,7 +136,7 @@ impl Reduction {
 }
 
 /// The table: `op` on inputs of type `takes`, to an output of type `leaves`. `None`: not supported.
-fn kernel_of(op: ReduceOp, takes: Dtype, leaves: Dtype) -> Option<Kernel> {
+fn kernel_of(op: &ReduceOp, takes: Dtype, leaves: Dtype) -> Option<Kernel> {
     match (takes, leaves) {
         (Dtype::Float16, Dtype::Float32) => float::<f16, Partial<f16>>(op),
         (Dtype::Float32, Dtype::Float16) => float::<Partial<f16>, f16>(op),
@@ -153,7 +154,7 @@ fn kernel_of(op: ReduceOp, takes: Dtype, leaves: Dtype) -> Option<Kernel> {
 }
 
 /// Inputs and output of one type.
-fn straight(op: ReduceOp, dtype: Dtype) -> Option<Kernel> {
+fn straight(op: &ReduceOp, dtype: Dtype) -> Option<Kernel> {
     match dtype {
         Dtype::Uint8 => integer::<u8>(op),
         Dtype::Int8 => integer::<i8>(op),
@@ -164,7 +165,7 @@ fn straight(op: ReduceOp, dtype: Dtype) -> Option<Kernel> {
         Dtype::Uint64 => integer::<u64>(op),
         Dtype::Int64 => integer::<i64>(op),
         Dtype::Float16 => float::<f16, f16>(op),
-        Dtype::Bfloat16 if op == ReduceOp::Sum => Some(run_bfloat16_sum),
+        Dtype::Bfloat16 if *op == ReduceOp::Sum => Some(run_bfloat16_sum),
         Dtype::Bfloat16 => float::<bf16, bf16>(op),
         Dtype::Float32 => float::<f32, f32>(op),
         Dtype::Float64 => float::<f64, f64>(op),
@@ -182,7 +183,7 @@ fn straight(op: ReduceOp, dtype: Dtype) -> Option<Kernel> {
 }
 
 /// Integers wrap; the mean is the wrapped sum, divided and truncated toward zero.
-fn integer<T: Element<Accumulator = T> + Integer>(op: ReduceOp) -> Option<Kernel> {
+fn integer<T: Element<Accumulator = T> + Integer>(op: &ReduceOp) -> Option<Kernel> {
     Some(match op {
         ReduceOp::Sum => run::<T, T, Add>,
         ReduceOp::Average => run::<T, T, Mean>,
@@ -197,7 +198,7 @@ fn integer<T: Element<Accumulator = T> + Integer>(op: ReduceOp) -> Option<Kernel
 }
 
 /// NaN wins a comparison.
-fn float<I: Becomes<O>, O: Element<Accumulator: Float>>(op: ReduceOp) -> Option<Kernel> {
+fn float<I: Becomes<O>, O: Element<Accumulator: Float>>(op: &ReduceOp) -> Option<Kernel> {
     Some(match op {
         ReduceOp::Sum => run::<I, O, Add>,
         ReduceOp::Average => run::<I, O, Mean>,
@@ -213,7 +214,7 @@ fn float<I: Becomes<O>, O: Element<Accumulator: Float>>(op: ReduceOp) -> Option<
 
 /// Complex numbers have no order. All but the product treats the parts alike, so those kernels see
 /// a list of real numbers twice as long, `I` to `O`; the product sees numbers, `N` to `M`.
-fn complex<I, O, N, M>(op: ReduceOp) -> Option<Kernel>
+fn complex<I, O, N, M>(op: &ReduceOp) -> Option<Kernel>
 where
     I: Becomes<O>,
     O: Element<Accumulator: Float>,
@@ -235,7 +236,7 @@ where
 }
 
 /// Truth values: every byte but 0 reads as true, and results are 0 or 1.
-fn boolean(op: ReduceOp) -> Option<Kernel> {
+fn boolean(op: &ReduceOp) -> Option<Kernel> {
     Some(match op {
         ReduceOp::Sum | ReduceOp::Max | ReduceOp::BitOr => run::<Truth, Truth, Or>,
         ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => run::<Truth, Truth, And>,
@@ -247,7 +248,7 @@ fn boolean(op: ReduceOp) -> Option<Kernel> {
 fn refusal(op: ReduceOp, dtype: Dtype) -> Error {
     let ops: Vec<&str> = (0..)
         .map_while(|code| ReduceOp::from_code(code, 1.0))
-        .filter(|op| kernel_of(*op, dtype, dtype).is_some())
+        .filter(|op| kernel_of(op, dtype, dtype).is_some())
         .map(ReduceOp::name)
         .collect();
     let error = Error::new(

@@ -79,10 +79,11 @@ impl Backend {
     ///
     /// # Errors
     /// `Unsupported`, with the reason.
-    pub fn reduction_supported(self, op: ReduceOp, dtype: Dtype) -> Result<()> {
+    #[inline(always)]
+    pub fn reduction_supported(self, op: &ReduceOp, dtype: Dtype) -> Result<()> {
         match self {
             Self::Host => ferrocomm_host::reduction_supported(op, dtype),
-            Self::Nccl => ferrocomm_nccl::reduction_supported(op, dtype),
+            Self::Nccl => ferrocomm_nccl::reduction_supported(*op, dtype),
         }
     }
 

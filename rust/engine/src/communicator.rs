@@ -260,7 +260,7 @@ impl Communicator {
         let sequence = raise(&self.collectives, 1);
         let facts = Facts::bare(Operation::Split, Dtype::Byte);
         let recorder = &process().recorder;
-        let ticket = recorder.schedule(self.label(), facts, sequence, timeout);
+        let ticket = recorder.schedule(self.label(), &facts, sequence, timeout);
         recorder.start(ticket);
         self.counters.add(Operation::Split, 0);
         let part = Part {

@@ -217,14 +217,14 @@ mod tests {
             output_bytes: 12,
             ..bare
         };
-        recorder.end(recorder.schedule(&label, reduce, 3, timeout), None);
+        recorder.end(recorder.schedule(&label, &reduce, 3, timeout), None);
         let from = Other::From(Source::Any);
         let receive = Facts {
             other: from,
             tag: Some(5),
             ..Facts::bare(Operation::Recv, Dtype::Int8)
         };
-        recorder.start(recorder.schedule(&label, receive, 1, timeout));
+        recorder.start(recorder.schedule(&label, &receive, 1, timeout));
         recorder
     }
 

@@ -1,9 +1,9 @@
 //! How a communicator issues an operation: checks, a number, the group, the records.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use ferrocomm_core::call::{Call, Collective, Mode, Operation, Stream, Task};
+use ferrocomm_core::call::{Collective, Conditions, Mode, Operation, Stream, Task};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::work::Work;
 use ferrocomm_core::{ErrorKind, Result};
@@ -15,14 +15,6 @@ use crate::pending::Pending;
 use crate::process::process;
 use crate::recorder::{Facts, Ticket};
 
-/// A call with its number, and the order, which is held until the group has the call.
-struct Turn<'a> {
-    call: Call,
-    facts: Facts,
-    order: MutexGuard<'a, ()>,
-    collecting: Collecting,
-}
-
 /// An operation that the group has.
 struct Issued {
     work: Arc<Work>,
@@ -31,7 +23,7 @@ struct Issued {
 
 impl Communicator {
     /// Runs an operation on the caller's thread until it is over. `timeout` `None`: the
-    /// communicator's.
+    /// communicator's. What has to be kept of `task` is taken out of it.
     ///
     /// The regions of `task` stay valid until this returns.
     ///
@@ -40,44 +32,40 @@ impl Communicator {
     /// When the client interrupts the wait, the operation is given up: a collective with its
     /// communicator, since the caller is about to take its buffers back.
     #[inline(always)]
-    pub fn run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
+    pub fn run(&self, task: &mut Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
         let operation = task.operation();
         let outcome = self.try_run(task, dtype, timeout);
         outcome.map_err(|error| self.named(error, operation))
     }
 
     #[inline(always)]
-    fn try_run(&self, task: Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
+    fn try_run(&self, task: &mut Task, dtype: Dtype, timeout: Option<Duration>) -> Result<()> {
         let group = self.group()?;
-        let nothing = matches!(&task, Task::Batch(parts) if parts.is_empty());
-        let turn = self.turn(task, dtype, timeout, Mode::Sync)?;
-        let Turn {
-            call,
-            facts,
-            order,
-            collecting,
-        } = turn;
-        let (operation, sequence, timeout) = (facts.operation, call.sequence, call.timeout);
+        let facts = self.checked(task, dtype)?;
+        let timeout = self.timeout_for(timeout)?;
         // In the order they are used up: first the order, then what was collected.
-        let mut held = Some((order, collecting));
+        let mut collecting = Some(Collecting::start());
+        let mut order = Some(self.order.lock().unwrap_or_else(PoisonError::into_inner));
+        let conditions = self.conditions(task, dtype, timeout, Mode::Sync)?;
+        let sequence = conditions.sequence;
         let mut ticket = None;
         // The group calls this once the others can see the call, so that the records cost time which
         // they need anyway.
         let mut issued = || {
-            if let Some((order, collecting)) = held.take() {
+            if let Some(order) = order.take() {
                 self.count(&facts, sequence);
                 let recorder = &process().recorder;
-                ticket = Some(recorder.begin(self.label(), facts, sequence, timeout));
+                ticket = Some(recorder.begin(self.label(), &facts, sequence, timeout));
                 drop(order);
-                drop(collecting);
+                collecting = None;
             }
         };
-        let outcome = if nothing {
-            Ok(())
-        } else {
-            group.run(call, &mut issued)
+        let outcome = match task {
+            Task::Batch(parts) if parts.is_empty() => Ok(()),
+            task => group.run(task, &conditions, &mut issued),
         };
         issued();
+        let operation = facts.operation;
         let given_up = outcome
             .as_ref()
             .is_err_and(|error| error.kind() == ErrorKind::Interrupted);
@@ -174,25 +162,25 @@ impl Communicator {
 
     fn try_submit(
         &self,
-        task: Task,
+        mut task: Task,
         dtype: Dtype,
         timeout: Option<Duration>,
         mode: Mode,
         stream: Stream,
     ) -> Result<Issued> {
         let group = self.group()?;
-        let Turn {
-            call,
-            facts,
-            order,
-            collecting,
-        } = self.turn(task, dtype, timeout, mode)?;
-        let (operation, sequence) = (facts.operation, call.sequence);
+        let facts = self.checked(&task, dtype)?;
+        let timeout = self.timeout_for(timeout)?;
+        // Made before the order is taken, so that it is dropped after it.
+        let collecting = Collecting::start();
+        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let conditions = self.conditions(&task, dtype, timeout, mode)?;
+        let (operation, sequence) = (facts.operation, conditions.sequence);
         let recorder = &process().recorder;
-        let ticket = recorder.schedule(self.label(), facts, sequence, call.timeout);
-        let issued = match &call.task {
+        let ticket = recorder.schedule(self.label(), &facts, sequence, timeout);
+        let issued = match &mut task {
             Task::Batch(parts) if parts.is_empty() => Ok(nothing(sequence)),
-            _ => group.issue_on(call, stream),
+            task => group.issue_on(conditions.call(task), stream),
         };
         self.count(&facts, sequence);
         drop(order);
@@ -206,38 +194,32 @@ impl Communicator {
         })
     }
 
-    /// Checks the call, and gives it its number while the order is held.
+    /// What is recorded of a task, after all checks.
     #[inline(always)]
-    fn turn(
+    fn checked(&self, task: &Task, dtype: Dtype) -> Result<Facts> {
+        self.checker().task(task, dtype)?;
+        Ok(Facts::of(task, dtype))
+    }
+
+    /// Gives a task its number; the order is held.
+    #[inline(always)]
+    fn conditions(
         &self,
-        task: Task,
+        task: &Task,
         dtype: Dtype,
-        timeout: Option<Duration>,
+        timeout: Duration,
         mode: Mode,
-    ) -> Result<Turn<'_>> {
-        self.checker().task(&task, dtype)?;
-        let timeout = self.timeout_for(timeout)?;
-        let facts = Facts::of(&task, dtype);
-        // Made before the order is taken, so that it is dropped after it.
-        let collecting = Collecting::start();
-        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<Conditions> {
         self.admit()?;
         let counter = match task {
             Task::Collective(_) => &self.collectives,
             Task::PointToPoint(_) | Task::Batch(_) => &self.parts,
         };
-        let call = Call {
-            task,
+        Ok(Conditions {
             dtype,
             sequence: raise(counter, 1),
             timeout,
             mode,
-        };
-        Ok(Turn {
-            call,
-            facts,
-            order,
-            collecting,
         })
     }
 

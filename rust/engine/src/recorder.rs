@@ -181,7 +181,7 @@ impl Recorder {
     pub(crate) fn schedule(
         &self,
         label: &Arc<Label>,
-        facts: Facts,
+        facts: &Facts,
         sequence: u64,
         timeout: Duration,
     ) -> Ticket {
@@ -193,7 +193,7 @@ impl Recorder {
     pub(crate) fn begin(
         &self,
         label: &Arc<Label>,
-        facts: Facts,
+        facts: &Facts,
         sequence: u64,
         timeout: Duration,
     ) -> Ticket {
@@ -204,7 +204,7 @@ impl Recorder {
     fn note(
         &self,
         label: &Arc<Label>,
-        facts: Facts,
+        facts: &Facts,
         sequence: u64,
         timeout: Duration,
         progress: Progress,
@@ -217,7 +217,7 @@ impl Recorder {
                 // Where one communicator has the ring to itself, its label is there already.
                 Some(entry) if Arc::ptr_eq(&entry.label, label) => {
                     entry.id = id;
-                    entry.facts = facts;
+                    entry.facts = *facts;
                     entry.sequence = sequence;
                     entry.timeout = timeout;
                     entry.created = created;
@@ -229,7 +229,7 @@ impl Recorder {
                     *place = Some(Entry {
                         id,
                         label: label.clone(),
-                        facts,
+                        facts: *facts,
                         sequence,
                         timeout,
                         created,
@@ -420,7 +420,7 @@ impl Facts {
             input_bytes,
             output_bytes,
             other: collective.root().map_or(Other::Nobody, Other::Root),
-            reduce_op: collective.reduce_op(),
+            reduce_op: collective.reduce_op().copied(),
             ..Self::bare(collective.operation(), dtype)
         }
     }
@@ -443,7 +443,7 @@ mod tests {
 
     fn schedule(recorder: &Recorder, label: &Arc<Label>, sequence: u64) -> Ticket {
         let facts = Facts::bare(Operation::Barrier, Dtype::Byte);
-        recorder.schedule(label, facts, sequence, Duration::from_secs(1))
+        recorder.schedule(label, &facts, sequence, Duration::from_secs(1))
     }
 
     #[test]

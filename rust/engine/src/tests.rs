@@ -122,18 +122,18 @@ fn threads_issue_without_gaps_and_in_the_order_of_their_numbers() {
 fn bad_arguments_are_named_and_leave_the_communicator_ready() {
     let (puppet, comm) = pair("arguments");
     let root = GroupRank::new(9);
-    let task = Task::Collective(Collective::Broadcast {
+    let mut task = Task::Collective(Collective::Broadcast {
         buffer: region(8),
         root,
     });
-    let error = comm.run(task, Dtype::Float32, None).unwrap_err();
+    let error = comm.run(&mut task, Dtype::Float32, None).unwrap_err();
     assert_eq!(
         error.to_string(),
         "invalid argument: root is not a rank of this communicator; got root 9; expected 0 to 1 \
          [communicator arguments, rank 0, operation broadcast]"
     );
     let zero = comm
-        .run(barrier(), Dtype::Byte, Some(Duration::ZERO))
+        .run(&mut barrier(), Dtype::Byte, Some(Duration::ZERO))
         .unwrap_err();
     assert_eq!(zero.kind(), ErrorKind::InvalidArgument);
     assert!(comm.split(&[0, 0], "twice", None).is_err());
@@ -168,7 +168,7 @@ fn a_failed_collective_fails_the_communicator_with_the_same_cause() {
     let facts = "[communicator failing, rank 0, peer 1, operation all_reduce, sequence 1]";
     assert!(error.to_string().contains(facts), "{error}");
     assert_eq!(state(&comm), "failed");
-    let later = comm.run(barrier(), Dtype::Byte, None).unwrap_err();
+    let later = comm.run(&mut barrier(), Dtype::Byte, None).unwrap_err();
     assert!(later.to_string().starts_with(&error.to_string()), "{later}");
     assert_eq!(
         comm.failure().map(|cause| cause.kind()),
@@ -212,7 +212,7 @@ fn a_collective_cannot_be_cancelled() {
 fn what_the_group_refuses_is_raised_and_recorded() {
     let (puppet, comm) = pair("refusing");
     puppet.script().refuse = Some(lost());
-    let error = comm.run(barrier(), Dtype::Byte, None).unwrap_err();
+    let error = comm.run(&mut barrier(), Dtype::Byte, None).unwrap_err();
     assert!(
         error.to_string().contains("operation barrier, sequence 1"),
         "{error}"
@@ -230,7 +230,9 @@ fn abort_ends_everything_and_may_be_called_again() {
     assert_eq!(puppet.script().aborts, 1);
     assert_eq!(state(&comm), "aborted");
     assert_eq!(
-        comm.run(barrier(), Dtype::Byte, None).unwrap_err().kind(),
+        comm.run(&mut barrier(), Dtype::Byte, None)
+            .unwrap_err()
+            .kind(),
         ErrorKind::Aborted
     );
     comm.finalize().expect("legal after abort");
@@ -244,7 +246,7 @@ fn finalize_raises_what_nobody_has_raised_and_only_once() {
     let error = comm.finalize().unwrap_err();
     assert!(error.to_string().contains("operation finalize"), "{error}");
     comm.finalize().expect("again does nothing");
-    let late = comm.run(barrier(), Dtype::Byte, None).unwrap_err();
+    let late = comm.run(&mut barrier(), Dtype::Byte, None).unwrap_err();
     assert!(late.to_string().contains("finalized"), "{late}");
     assert_eq!(late.kind(), ErrorKind::State);
 }
@@ -266,7 +268,7 @@ fn a_panic_puts_the_communicator_out_of_use() {
     comm.fail_with_panic("index out of range");
     assert!(pending.wait(None).is_err());
     assert_eq!(puppet.script().aborts, 1);
-    let later = comm.run(barrier(), Dtype::Byte, None).unwrap_err();
+    let later = comm.run(&mut barrier(), Dtype::Byte, None).unwrap_err();
     assert_eq!(later.kind(), ErrorKind::Panic);
     assert!(later.to_string().contains("index out of range"));
 }
@@ -297,11 +299,13 @@ fn callbacks_may_issue_even_when_they_run_inside_issue() {
 fn a_synchronous_operation_waits_and_names_its_failure() {
     let (puppet, comm) = pair("sync");
     puppet.script().inside_issue = Some(Arc::new(|puppet: &Puppet| puppet.end(0, Ok(()))));
-    comm.run(all_reduce(), Dtype::Float32, None)
+    comm.run(&mut all_reduce(), Dtype::Float32, None)
         .expect("it ends well");
     assert_eq!(puppet.script().issued[0].0.mode, Mode::Sync);
     puppet.script().inside_issue = Some(Arc::new(|puppet: &Puppet| puppet.end(1, Err(lost()))));
-    let error = comm.run(all_reduce(), Dtype::Float32, None).unwrap_err();
+    let error = comm
+        .run(&mut all_reduce(), Dtype::Float32, None)
+        .unwrap_err();
     assert!(
         error
             .to_string()
@@ -331,12 +335,14 @@ fn an_interrupt_gives_a_synchronous_operation_up_and_leaves_an_asynchronous_one_
     );
     assert!(pending.outcome().is_none());
     assert_eq!(
-        comm.run(recv(), Dtype::Int8, None).unwrap_err().kind(),
+        comm.run(&mut recv(), Dtype::Int8, None).unwrap_err().kind(),
         ErrorKind::Interrupted
     );
     assert_eq!(state(&comm), "ready");
     assert_eq!(
-        comm.run(barrier(), Dtype::Byte, None).unwrap_err().kind(),
+        comm.run(&mut barrier(), Dtype::Byte, None)
+            .unwrap_err()
+            .kind(),
         ErrorKind::Interrupted
     );
     assert_eq!(state(&comm), "aborted");
@@ -345,7 +351,7 @@ fn an_interrupt_gives_a_synchronous_operation_up_and_leaves_an_asynchronous_one_
 #[test]
 fn an_empty_batch_is_complete_at_once() {
     let (puppet, comm) = pair("empty");
-    comm.run(Task::Batch(Vec::new()), Dtype::Byte, None)
+    comm.run(&mut Task::Batch(Vec::new()), Dtype::Byte, None)
         .expect("nothing to do");
     assert!(matches!(
         start(&comm, Task::Batch(Vec::new())).outcome(),
@@ -376,7 +382,7 @@ fn an_inherited_communicator_refuses_everything_and_touches_nothing() {
     drop(start(&comm, barrier()));
     let comm = comm.pretend_inherited();
     for error in [
-        comm.run(barrier(), Dtype::Byte, None).unwrap_err(),
+        comm.run(&mut barrier(), Dtype::Byte, None).unwrap_err(),
         comm.split(&[0], "child", None).map(drop).unwrap_err(),
         comm.finalize().unwrap_err(),
         comm.check_process().unwrap_err(),

@@ -80,7 +80,7 @@ impl Communicator {
         let sequence = raise(&self.collectives, 1);
         let ticket = process()
             .recorder
-            .begin(self.label(), facts, sequence, timeout);
+            .begin(self.label(), &facts, sequence, timeout);
         self.counters().add(operation, facts.payload_bytes());
         let mut held = Some((order, collecting));
         let mut issued = || drop(held.take());
@@ -257,7 +257,7 @@ impl Window {
         self.communicator.count(facts, call.sequence);
         process().recorder.begin(
             self.communicator.label(),
-            *facts,
+            facts,
             call.sequence,
             call.timeout,
         )

@@ -60,6 +60,36 @@ const ENTRIES: usize = PEERS + MAX_RANKS * PEER;
 const FLAG: u64 = 4;
 const SHARES: u64 = 1;
 const NEAR: u64 = 2;
+
+/// What a rank says of itself with a flag.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Remarks {
+    /// it has announced shared segments, see `segments`
+    pub(crate) shares: bool,
+    /// it thinks the other of two ranks near
+    pub(crate) near: bool,
+}
+
+impl Remarks {
+    fn of(flag: u64) -> Self {
+        Self {
+            shares: flag & SHARES != 0,
+            near: flag & NEAR != 0,
+        }
+    }
+
+    fn bits(self) -> u64 {
+        u64::from(self.shares) * SHARES + u64::from(self.near) * NEAR
+    }
+
+    /// What both say.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            shares: self.shares && other.shares,
+            near: self.near && other.near,
+        }
+    }
+}
 /// An entry takes two cache lines: processors fetch lines in pairs.
 const ENTRY: usize = 128;
 const RING: u64 = 4;
@@ -206,17 +236,11 @@ impl Arena {
         flag.load(Ordering::Acquire) / FLAG >= round
     }
 
-    /// Whether `rank` had announced shared segments when it posted `round`, see `segments`. Only after
-    /// it posted that, and before it posts `round + RING`.
-    pub(crate) fn shares(&self, rank: usize, round: u64) -> bool {
+    /// What `rank` remarked when it posted `round`. Only after it posted that, and before it posts
+    /// `round + RING`.
+    pub(crate) fn remarks(&self, rank: usize, round: u64) -> Remarks {
         let flag = self.memory.atomic_u64(self.entry(rank, round));
-        flag.load(Ordering::Acquire) & SHARES != 0
-    }
-
-    /// Whether `rank` thought the other one near when it posted `round`; as `shares`.
-    pub(crate) fn thinks_near(&self, rank: usize, round: u64) -> bool {
-        let flag = self.memory.atomic_u64(self.entry(rank, round));
-        flag.load(Ordering::Acquire) & NEAR != 0
+        Remarks::of(flag.load(Ordering::Acquire))
     }
 
     /// What `rank` posted `round` with; only after `posted`.
@@ -238,12 +262,14 @@ impl Arena {
         }
     }
 
-    /// Posts `round` with the payload that lies beside the flag; what was written to a slot before is
+    /// Posts `round` with the payload that lies beside the flag, and tells what this rank remarks with
+    /// it; what was written to a slot before is
     /// visible to whoever sees the flag.
     ///
     /// The line is written in one go: others look at it all the time, and each look between two stores
     /// takes it away from this processor.
-    pub(crate) fn post(&self, rank: usize, round: u64, print: Print, inline: &Inline) {
+    #[inline(always)]
+    pub(crate) fn post(&self, rank: usize, round: u64, print: Print, inline: &Inline) -> Remarks {
         let entry = self.entry(rank, round);
         let store = |offset, value| {
             self.memory
@@ -257,15 +283,18 @@ impl Arena {
         store(WHAT, print.what);
         store(BYTES, print.bytes);
         self.memory.put(entry + PAYLOAD, inline);
-        let shares = if segments::any() { SHARES } else { 0 };
-        let near = if self.near.is_near() { NEAR } else { 0 };
+        let remarks = Remarks {
+            shares: segments::any(),
+            near: self.near.is_near(),
+        };
         self.memory
             .atomic_u64(entry)
-            .store((round * FLAG) | shares | near, Ordering::Release);
+            .store((round * FLAG) | remarks.bits(), Ordering::Release);
         // The line of the next round comes to this processor while it waits for the others. Whoever
         // posts this round has seen all post the one before, so nobody reads there any more.
         let next = self.entry(rank, round + 1) + WHAT;
         self.memory.atomic_u64(next).store(0, Ordering::Relaxed);
+        remarks
     }
 
     /// Where the payload of `rank` for `round` lies, if it has `bytes` bytes: with the flag when it

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrocomm_core::call::{Call, Mode, Task};
+use ferrocomm_core::call::{Conditions, Mode, Operation, Task};
 use ferrocomm_core::error::Result;
 use ferrocomm_core::work::Work;
 
 use crate::engine::HostGroup;
 use crate::meeting::{self, Meeting, Stepped};
 use crate::progress::{FEW_YIELDS, YIELDS};
-use crate::seat::Turn;
+use crate::seat::{Seat, Turn};
 
 /// Looks at the peers' flags between two looks at the clock.
 const LOOKS: u32 = 64;
@@ -27,50 +27,72 @@ pub(crate) enum Attempt {
     Done,
     /// the engine has it
     Handed(Arc<Work>),
-    /// not begun: its turn has not come, or it is none for this place
-    Not(Call),
+    /// not begun, and not taken out: its turn has not come, or it is none for this place
+    Not,
 }
 
 impl HostGroup {
-    /// Begins `call` if its turn is now. `issued` is called once it has its place in the order.
+    /// Begins `task` if its turn is now. `issued` is called once it has its place in the order.
     ///
     /// # Errors
     /// As `Group::issue`.
     #[inline(always)]
-    pub(crate) fn at_once(&self, call: Call, issued: &mut dyn FnMut()) -> Result<Attempt> {
-        let Some(seat) = self.place().seat() else {
-            return Ok(Attempt::Not(call));
+    pub(crate) fn at_once(
+        &self,
+        task: &mut Task,
+        conditions: &Conditions,
+        issued: &mut dyn FnMut(),
+    ) -> Result<Attempt> {
+        let (Some(seat), Task::Collective(collective)) = (self.place().seat(), &*task) else {
+            return Ok(Attempt::Not);
         };
         if seat.arena().is_failed() {
-            return Ok(Attempt::Not(call));
+            return Ok(Attempt::Not);
         }
         // What was queued before has its turn first.
         let Some(mut turn) = seat.try_turn().filter(|_| self.place().queued() == 0) else {
-            return Ok(Attempt::Not(call));
+            return Ok(Attempt::Not);
         };
-        let spin = seat.spin(&turn);
-        if let Task::Collective(collective) = &call.task
-            && let Some(brief) = seat.brief(collective, call.dtype)
-            && seat.post(&brief, &mut turn)
-        {
-            let patience = Patience::new(spin, call.mode, collective.payload_bytes());
-            issued();
-            if patience.wait(|| brief.step(&mut turn)) {
-                self.let_go(turn);
-                return Ok(Attempt::Done);
-            }
-            let meeting = Meeting::of_posted(collective.clone(), call.dtype);
-            let work = Work::new(collective.operation(), call.sequence);
-            return Ok(self.hand_over(work, (call.mode, call.timeout), meeting, turn));
+        let patience = Patience::new(
+            seat.spin(&turn),
+            conditions.mode,
+            collective.payload_bytes(),
+        );
+        let Some(brief) = seat.brief(collective, conditions.dtype) else {
+            return self.longer((seat, turn), task, conditions, patience, issued);
+        };
+        if !seat.post(&brief, &mut turn) {
+            return self.longer((seat, turn), task, conditions, patience, issued);
         }
-        let collective = match call.task {
-            Task::Collective(collective) => collective,
-            task => return Ok(Attempt::Not(Call { task, ..call })),
+        issued();
+        if patience.wait(|| brief.step(&mut turn)) {
+            self.let_go(turn);
+            return Ok(Attempt::Done);
+        }
+        let meeting = Meeting::of_posted(collective.clone(), conditions.dtype);
+        Ok(self.hand_over(collective.operation(), conditions, meeting, turn))
+    }
+
+    /// `at_once`, for what is not brief.
+    fn longer(
+        &self,
+        (seat, mut turn): (&Seat, Turn<'_>),
+        task: &mut Task,
+        conditions: &Conditions,
+        patience: Patience,
+        issued: &mut dyn FnMut(),
+    ) -> Result<Attempt> {
+        let Task::Collective(collective) = conditions.call(task).task else {
+            return Ok(Attempt::Not);
         };
-        meeting::check(&collective, call.dtype, seat.me(), seat.arena().ranks())?;
+        meeting::check(
+            &collective,
+            conditions.dtype,
+            seat.me(),
+            seat.arena().ranks(),
+        )?;
         let operation = collective.operation();
-        let patience = Patience::new(spin, call.mode, collective.payload_bytes());
-        let mut meeting = Meeting::new(collective, call.dtype);
+        let mut meeting = Meeting::new(collective, conditions.dtype);
         // A short one is posted first: what the caller does with its news takes time that the others
         // need to come as far.
         let mut posted = patience.short.then(|| seat.step(&mut meeting, &mut turn));
@@ -83,8 +105,7 @@ impl HostGroup {
             self.let_go(turn);
             return Ok(Attempt::Done);
         }
-        let work = Work::new(operation, call.sequence);
-        Ok(self.hand_over(work, (call.mode, call.timeout), meeting, turn))
+        Ok(self.hand_over(operation, conditions, meeting, turn))
     }
 
     /// Gives the turn back, and sees to those who could not get it.
@@ -99,12 +120,13 @@ impl HostGroup {
     #[cold]
     fn hand_over(
         &self,
-        work: Work,
-        manner: (Mode, Duration),
+        operation: Operation,
+        conditions: &Conditions,
         meeting: Meeting,
         turn: Turn<'_>,
     ) -> Attempt {
-        let work = Arc::new(work);
+        let work = Arc::new(Work::new(operation, conditions.sequence));
+        let manner = (conditions.mode, conditions.timeout);
         self.progress()
             .with(|core| core.take_over(self.comm(), meeting, &work, manner, turn));
         Attempt::Handed(work)

@@ -252,6 +252,7 @@ pub(crate) fn program(
 }
 
 /// What a rank calls, as it is compared with the calls of the others.
+#[inline(always)]
 pub(crate) fn fingerprint(collective: &Collective, dtype: Dtype) -> Fingerprint {
     Fingerprint {
         operation: collective.operation(),

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ferrocomm_core::call::{Call, Operation, PointToPoint, Source, Task};
+use ferrocomm_core::call::{Call, Conditions, Operation, PointToPoint, Source, Task};
 use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
@@ -60,13 +60,14 @@ static PROCESS: Mutex<Option<Arc<HostEngine>>> = Mutex::new(None);
 ///
 /// # Errors
 /// `Unsupported`, with the reason.
-pub fn reduction_supported(op: ReduceOp, dtype: Dtype) -> Result<()> {
+#[inline(always)]
+pub fn reduction_supported(op: &ReduceOp, dtype: Dtype) -> Result<()> {
     if matches!(op, ReduceOp::PremulSumAt(_)) {
         return Err(Error::new(
             ErrorKind::Unsupported,
             "the host engine reads no factor from a device",
         )
-        .got(op)
+        .got(*op)
         .remedy("set premul_factor instead"));
     }
     Reduction::check(op, dtype)
@@ -351,7 +352,7 @@ impl Group for HostGroup {
         self.members.len()
     }
 
-    fn issue(&self, call: Call) -> Result<Arc<Work>> {
+    fn issue(&self, mut call: Call) -> Result<Arc<Work>> {
         self.same_process()?;
         let (operation, sequence) = (call.task.operation(), call.sequence);
         if let Task::PointToPoint(point) = call.task {
@@ -361,20 +362,27 @@ impl Group for HostGroup {
                 Tried::Not => self.progress.with(|core| core.issue(self.comm, call)),
             };
         }
-        match self.at_once(call, &mut || {})? {
+        let conditions = call.conditions();
+        match self.at_once(&mut call.task, &conditions, &mut || {})? {
             Attempt::Done => {
                 let work = Arc::new(Work::new(operation, sequence));
                 work.run(work.complete(Ok(())));
                 Ok(work)
             }
             Attempt::Handed(work) => Ok(work),
-            Attempt::Not(call) => self.progress.with(|core| core.issue(self.comm, call)),
+            Attempt::Not => self.progress.with(|core| core.issue(self.comm, call)),
         }
     }
 
-    fn run(&self, mut call: Call, issued: &mut dyn FnMut()) -> Result<()> {
+    fn run(
+        &self,
+        task: &mut Task,
+        conditions: &Conditions,
+        issued: &mut dyn FnMut(),
+    ) -> Result<()> {
         self.same_process()?;
-        if let Task::PointToPoint(point) = call.task {
+        if let Task::PointToPoint(point) = *task {
+            let mut call = conditions.call(task);
             let work = match self.point_at_once(&mut call, point, issued)? {
                 Tried::Over => return Ok(()),
                 Tried::Handed(work) => work,
@@ -383,10 +391,11 @@ impl Group for HostGroup {
             issued();
             return self.wait_out(&work);
         }
-        match self.at_once(call, issued)? {
+        match self.at_once(task, conditions, issued)? {
             Attempt::Done => Ok(()),
             Attempt::Handed(work) => self.wait_out(&work),
-            Attempt::Not(call) => {
+            Attempt::Not => {
+                let call = conditions.call(task);
                 let work = self.progress.with(|core| core.issue(self.comm, call))?;
                 issued();
                 self.wait_out(&work)

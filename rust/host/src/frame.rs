@@ -67,7 +67,8 @@ pub(crate) struct Fingerprint {
 
 impl Fingerprint {
     /// The op as it is compared: its code and the bits of its factor.
-    pub(crate) fn op(op: ReduceOp) -> (u8, u64) {
+    #[inline(always)]
+    pub(crate) fn op(op: &ReduceOp) -> (u8, u64) {
         let factor = if let ReduceOp::PremulSum(factor) = op {
             factor.to_bits()
         } else {

@@ -101,7 +101,7 @@ fn header_there_and_back(input: &mut Input<'_>) {
     header.fingerprint = Fingerprint {
         operation,
         dtype,
-        op: op.map(Fingerprint::op),
+        op: op.as_ref().map(Fingerprint::op),
         root: root.map(GroupRank::new),
         bytes: length,
     };

@@ -13,6 +13,7 @@ mod brief;
 mod broadcast;
 mod gather;
 mod places;
+mod position;
 mod reduce;
 mod reduce_scatter;
 mod scatter;
@@ -30,18 +31,17 @@ use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
 
 pub(crate) use brief::Brief;
+use position::agrees;
+pub(crate) use position::{Position, Settled};
 use way::{LOOKED_FROM, SETTLED, Way, share};
 
 use crate::arena::{Arena, INLINE, Inline};
-use crate::choosing::WORTH_A_CALL;
 use crate::collectives::{self, on_root, region_of, same_length};
 use crate::print::Print;
 use crate::pulling;
 
 /// Of so many bytes little is left in the caches when the last have come.
 const LARGE: usize = 8 << 20;
-/// Rounds whose fingerprints are remembered.
-const REMEMBERED: usize = 4;
 
 /// Whom a rank waits for before it takes what a round brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,117 +255,6 @@ impl Course {
     }
 }
 
-/// Where this rank stands on its arena.
-pub(crate) struct Position {
-    /// the round it posts next
-    next: u64,
-    /// everybody has posted this round, and agrees
-    settled: u64,
-    /// fingerprints of its own last rounds
-    prints: [Print; REMEMBERED],
-    /// whether all ranks read the memory of all others, once all have said so
-    direct: Option<bool>,
-}
-
-impl Position {
-    pub(crate) fn new() -> Self {
-        Self {
-            next: 1,
-            settled: 0,
-            prints: [Print::default(); REMEMBERED],
-            direct: None,
-        }
-    }
-
-    /// Whether everybody has posted once.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.settled > 0
-    }
-
-    /// Whether ranks read one another's memory in a collective that is about to post its first round.
-    /// Everybody has posted the round before, so all ranks answer alike; before the first round
-    /// nobody knows.
-    fn reads_directly(&mut self, arena: &Arena) -> bool {
-        if self.next == 1 {
-            return false;
-        }
-        *self
-            .direct
-            .get_or_insert_with(|| (0..arena.ranks()).all(|rank| arena.peer(rank).1))
-    }
-
-    /// Whether both ranks of a pair thought so in the round before, as they all know.
-    fn is_near(&self, arena: &Arena) -> bool {
-        let before = self.next - 1;
-        before > 0 && (0..arena.ranks()).all(|rank| arena.thinks_near(rank, before))
-    }
-
-    /// From how many bytes on it is worth to read others where their memory lies, in a collective that
-    /// is about to post its first round; all ranks answer alike, as above. Segments that all of them
-    /// share are read without asking the kernel.
-    fn direct_from(&self, arena: &Arena) -> usize {
-        let chosen = arena.choice().direct_from;
-        let before = self.next - 1;
-        let share = before > 0 && (0..arena.ranks()).all(|rank| arena.shares(rank, before));
-        if share {
-            chosen.min(WORTH_A_CALL)
-        } else {
-            chosen
-        }
-    }
-
-    fn print(&self, round: u64) -> Print {
-        self.prints[(round % REMEMBERED as u64) as usize]
-    }
-
-    /// Whether everybody has posted the last round this rank has, and agrees with it.
-    pub(crate) fn settle_all(&mut self, arena: &Arena, me: usize) -> Settled {
-        self.settle(arena, me, self.next - 1)
-    }
-
-    #[inline]
-    fn settle(&mut self, arena: &Arena, me: usize, round: u64) -> Settled {
-        if self.settled >= round {
-            return Settled::Yes;
-        }
-        for rank in (0..arena.ranks()).filter(|rank| *rank != me) {
-            match agrees(arena, rank, round, self.print(round)) {
-                Settled::Yes => {}
-                other => return other,
-            }
-        }
-        self.settled = round;
-        Settled::Yes
-    }
-}
-
-/// How ranks stand to a round.
-#[derive(Debug)]
-pub(crate) enum Settled {
-    Yes,
-    /// somebody has not come yet
-    Open,
-    /// `rank` called something else
-    Differs {
-        rank: usize,
-        theirs: Print,
-        ours: Print,
-    },
-}
-
-#[inline]
-fn agrees(arena: &Arena, rank: usize, round: u64, ours: Print) -> Settled {
-    if !arena.posted(rank, round) {
-        return Settled::Open;
-    }
-    let theirs = arena.print(rank, round);
-    if theirs == ours {
-        Settled::Yes
-    } else {
-        Settled::Differs { rank, theirs, ours }
-    }
-}
-
 /// What a step came to.
 #[derive(Debug)]
 pub(crate) enum Stepped {
@@ -461,9 +350,8 @@ impl Meeting {
                     };
                     plan.put(&round);
                     let alone = plan.leads(round.index);
-                    arena.post(me, number, self.print, &inline.get());
-                    position.prints[(number % REMEMBERED as u64) as usize] = self.print;
-                    position.next += 1;
+                    let remarks = arena.post(me, number, self.print, &inline.get());
+                    position.posted(number, self.print, remarks);
                     posted(number, alone);
                     self.stage = Stage::Take;
                 }
@@ -507,12 +395,11 @@ impl Meeting {
     /// Makes the plan, when the first round is put.
     fn begin(&mut self, arena: &Arena, me: usize, position: &mut Position) -> Result<()> {
         if let Begun::No { collective, dtype } = &mut self.begun {
-            let near = position.is_near(arena);
             let scene = Scene {
                 me,
                 ranks: arena.ranks(),
                 slot: arena.slot_bytes(),
-                near,
+                near: position.all.near,
                 looks: arena.near().looks(),
                 direct: position.reads_directly(arena),
                 direct_from: position.direct_from(arena),
@@ -572,7 +459,7 @@ impl Meeting {
 /// # Errors
 /// `InvalidArgument` or `Unsupported`.
 pub(crate) fn check(collective: &Collective, dtype: Dtype, me: usize, ranks: usize) -> Result<()> {
-    let reduction = |op: &ReduceOp| Reduction::check(*op, dtype);
+    let reduction = |op: &ReduceOp| Reduction::check(op, dtype);
     match collective {
         Collective::AllReduce { input, output, op } => {
             same_length(*input, *output)?;

@@ -114,6 +114,7 @@ impl Memory {
     ///
     /// # Panics
     /// When they lie outside or are not aligned.
+    #[inline(always)]
     pub(crate) fn put<const N: usize>(&self, offset: usize, words: &[u64; N]) {
         let place = self.at(offset, size_of_val(words)).cast::<[u64; N]>();
         assert!(place.is_aligned(), "words are aligned");

@@ -24,6 +24,7 @@ pub(crate) struct Print {
 }
 
 impl From<Fingerprint> for Print {
+    #[inline(always)]
     fn from(from: Fingerprint) -> Self {
         let (op, factor) = from
             .op

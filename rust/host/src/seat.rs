@@ -98,11 +98,13 @@ impl Seat {
     }
 
     /// `collective` as a brief one, if it is one.
+    #[inline(always)]
     pub(crate) fn brief(&self, collective: &Collective, dtype: Dtype) -> Option<Brief<'_>> {
         Brief::of(collective, dtype, &self.arena, self.me)
     }
 
     /// Posts `brief`, and wakes those who waited for that; whether it could.
+    #[inline(always)]
     pub(crate) fn post(&self, brief: &Brief<'_>, turn: &mut Position) -> bool {
         let ordered = self.is_ordered(turn);
         let posted = brief.post(turn);

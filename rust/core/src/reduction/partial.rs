@@ -51,7 +51,7 @@ impl Stage {
     /// What does this stage of `op` on `dtype`; `None`: not supported.
     pub(super) fn kernel(self, op: ReduceOp, dtype: Dtype) -> Option<Kernel> {
         let (takes, leaves) = self.types(dtype);
-        kernel_of(self.op(op), takes, leaves)
+        kernel_of(&self.op(op), takes, leaves)
     }
 }
 

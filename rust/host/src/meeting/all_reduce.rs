@@ -270,7 +270,15 @@ impl Plan for AllReduce {
                 let of = |rank| round.of(rank, cut.together()).add(cut.offset(me));
                 round.look(of((me + 1) % ranks), output.bytes);
                 let ahead = round.ahead(cut.together()).add(cut.offset(ranks));
-                combine_and_put(round, &self.reduction, self.scene, own, output, of, ahead);
+                combine_and_put(
+                    round,
+                    &self.reduction,
+                    self.scene,
+                    own,
+                    Some(output),
+                    of,
+                    ahead,
+                );
             }
         }
         if round.index > 0 {

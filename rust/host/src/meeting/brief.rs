@@ -10,8 +10,8 @@ use ferrocomm_core::reduction::Reduction;
 
 use super::all_reduce::is_short;
 use super::places::{combine, overlap, put};
-use super::{Position, REMEMBERED, Round, Settled, Stepped, Way};
-use crate::arena::{Arena, Inline};
+use super::{Position, Round, Settled, Stepped, Way};
+use crate::arena::{Arena, Inline, Remarks};
 use crate::choosing::WORTH_A_CALL;
 use crate::collectives;
 use crate::print::Print;
@@ -35,7 +35,7 @@ pub(crate) struct Brief<'a> {
 
 impl<'a> Brief<'a> {
     /// `None` when `collective` is none of them, or the table has no entry for its reduction.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(
         collective: &Collective,
         dtype: Dtype,
@@ -85,22 +85,34 @@ impl<'a> Brief<'a> {
     }
 
     /// Puts its round, and tells its number; `None` while the round before is not settled.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&self, position: &mut Position) -> Option<u64> {
         let number = position.next;
         let Settled::Yes = position.settle(self.arena, self.me, number - 1) else {
             return None;
         };
-        let inline = Cell::default();
-        if let What::AllReduce { input, .. } = &self.what {
-            let round = self.round(number, Some(&inline));
-            // SAFETY: the input belongs to this call; this rank alone writes its payload now.
-            unsafe { put(&round, *input, round.mine(input.bytes)) }
-        }
-        self.arena.post(self.me, number, self.print, &inline.get());
-        position.prints[(number % REMEMBERED as u64) as usize] = self.print;
-        position.next = number + 1;
+        let remarks = match &self.what {
+            What::Barrier => self
+                .arena
+                .post(self.me, number, self.print, &Inline::default()),
+            What::AllReduce { input, .. } => self.post_input(number, *input),
+        };
+        position.posted(number, self.print, remarks);
         Some(number)
+    }
+
+    #[inline(always)]
+    fn post_input(&self, number: u64, input: Region) -> Remarks {
+        // SAFETY: the input belongs to this call.
+        if let Some(word) = unsafe { word_of(input) } {
+            let inline = std::array::from_fn(|index| if index == 0 { word } else { 0 });
+            return self.arena.post(self.me, number, self.print, &inline);
+        }
+        let inline = Cell::default();
+        let round = self.round(number, Some(&inline));
+        // SAFETY: as above; this rank alone writes its payload now.
+        unsafe { put(&round, input, round.mine(input.bytes)) }
+        self.arena.post(self.me, number, self.print, &inline.get())
     }
 
     /// Takes what the others have put, once all have.
@@ -135,5 +147,26 @@ impl<'a> Brief<'a> {
             }
         }
         Stepped::Done
+    }
+}
+
+/// One element or two of the usual types, in a register: on its way through memory a short payload
+/// waits for its own stores.
+///
+/// # Safety
+/// `region` is valid to read.
+#[inline(always)]
+unsafe fn word_of(region: Region) -> Option<u64> {
+    let from = region.address as *const u8;
+    // SAFETY: by the caller's promise; of any alignment.
+    unsafe {
+        match region.bytes {
+            8 => Some(from.cast::<u64>().read_unaligned()),
+            4 => {
+                let [a, b, c, d] = from.cast::<[u8; 4]>().read();
+                Some(u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]))
+            }
+            _ => None,
+        }
     }
 }

@@ -26,15 +26,20 @@ pub(super) fn overlap(a: Region, b: Region) -> bool {
     a.bytes > 0 && b.bytes > 0 && a.address < b.address + b.bytes && b.address < a.address + a.bytes
 }
 
+/// From how many bytes on what is put for others goes past the caches.
+fn put_past_caches_from(round: &Round<'_>) -> usize {
+    match round.way {
+        Way::Near => usize::MAX,
+        Way::Chosen | Way::Looked => round.arena.choice().past_caches_from,
+    }
+}
+
 /// Copies all of `from` to `to`, for the others of the round.
 ///
 /// # Safety
 /// `from` belongs to the running call, and `to` is valid for as many bytes and nobody reads it.
 pub(super) unsafe fn put(round: &Round<'_>, from: Region, to: *mut u8) {
-    let past_caches_from = match round.way {
-        Way::Near => usize::MAX,
-        Way::Chosen | Way::Looked => round.arena.choice().past_caches_from,
-    };
+    let past_caches_from = put_past_caches_from(round);
     let first = if round.is_looked_at() {
         LOOKED_AT.min(from.bytes)
     } else {
@@ -122,44 +127,61 @@ pub(super) unsafe fn combine(
     }
 }
 
-/// As `combine`, and puts the result at `ahead` too. Where the call moves more than the caches hold, a
-/// block at a time, so that the output is not fetched from memory only to be overwritten.
+/// As `combine`, and puts the result at `ahead` too; at `ahead` alone where there is no output. What
+/// goes past the caches or is more than they hold is combined a block at a time: others' memory is
+/// then written in one go, and the output is not fetched from memory only to be overwritten.
 ///
 /// # Safety
-/// As `combine`; `ahead` is valid for as many bytes as `output`, apart from everything, and nobody
-/// reads it.
+/// As `combine`; `ahead` is valid for as many bytes as `own`, apart from everything, and nobody reads
+/// it.
 pub(super) unsafe fn combine_and_put(
     round: &Round<'_>,
     reduction: &Reduction,
     scene: Scene,
     own: Region,
-    output: Region,
+    output: Option<Region>,
     of: impl Fn(usize) -> *const u8,
     ahead: *mut u8,
 ) {
     /// stays in the first-level cache
     const BLOCK: usize = 16 << 10;
     let Scene { me, ranks, .. } = scene;
-    if !round.is_large {
+    let in_blocks = match output {
+        Some(_) => round.is_large,
+        None => own.bytes >= put_past_caches_from(round),
+    };
+    if !in_blocks {
+        let target = output.unwrap_or(Region {
+            address: ahead as usize,
+            bytes: own.bytes,
+        });
         // SAFETY: by the caller's promise.
         unsafe {
-            combine(reduction, ranks, me, own, output, of);
-            put(round, output, ahead);
+            combine(reduction, ranks, me, own, target, of);
+            if output.is_some() {
+                put(round, target, ahead);
+            }
         }
         return;
     }
-    let mut block = vec![0_u8; BLOCK.min(output.bytes)];
-    for start in (0..output.bytes).step_by(BLOCK) {
-        let output = part(output, start, BLOCK);
+    let mut block = vec![0_u8; BLOCK.min(own.bytes)];
+    for start in (0..own.bytes).step_by(BLOCK) {
+        let own = part(own, start, BLOCK);
         let combined = Region {
             address: block.as_mut_ptr() as usize,
-            bytes: output.bytes,
+            bytes: own.bytes,
         };
         // SAFETY: by the caller's promise; the block is apart from everything.
         unsafe {
             let of = |rank| of(rank).add(start);
-            combine(reduction, ranks, me, part(own, start, BLOCK), combined, of);
-            take(round, combined.address as *const u8, output);
+            combine(reduction, ranks, me, own, combined, of);
+            if let Some(output) = output {
+                take(
+                    round,
+                    combined.address as *const u8,
+                    part(output, start, BLOCK),
+                );
+            }
             put(round, combined, ahead.add(start));
         }
     }

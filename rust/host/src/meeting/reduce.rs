@@ -6,7 +6,9 @@ use ferrocomm_core::call::Region;
 use ferrocomm_core::reduction::Reduction;
 
 use super::all_reduce::Cut;
-use super::places::{combine, hand_over, overlap, pull_and_combine, put, worth_pulling};
+use super::places::{
+    combine, combine_and_put, hand_over, overlap, pull_and_combine, put, worth_pulling,
+};
 use super::{Needs, Plan, Round, Scene};
 
 pub(super) struct Reduce {
@@ -128,21 +130,17 @@ impl Plan for Reduce {
         };
         if round.index < cut.chunks() {
             let own = cut.slice(self.input, round.index, me);
-            let output = match self.output {
-                Some(output) => cut.slice(output, round.index, me),
-                None => {
-                    let ahead = round.ahead(cut.together());
-                    Region {
-                        address: ahead as usize + cut.offset(ranks),
-                        bytes: own.bytes,
-                    }
-                }
-            };
             // SAFETY: as above; the next payload is nobody's to read until it is posted.
             unsafe {
                 let of = |rank| round.of(rank, cut.together()).add(cut.offset(me));
-                round.look(of((me + 1) % ranks), output.bytes);
-                combine(&self.reduction, ranks, me, own, output, of);
+                round.look(of((me + 1) % ranks), own.bytes);
+                if let Some(output) = self.output {
+                    let output = cut.slice(output, round.index, me);
+                    combine(&self.reduction, ranks, me, own, output, of);
+                } else {
+                    let ahead = round.ahead(cut.together()).add(cut.offset(ranks));
+                    combine_and_put(round, &self.reduction, self.scene, own, None, of, ahead);
+                }
             }
         }
         if let Some(output) = self.output.filter(|_| round.index > 0) {

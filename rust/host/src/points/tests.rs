@@ -39,11 +39,16 @@ fn call(point: PointToPoint, mode: Mode, timeout: Duration) -> Call {
 
 const LONG: Duration = Duration::from_secs(30);
 
+fn run(group: &HostGroup, mut call: Call) -> Result<()> {
+    let conditions = call.conditions();
+    group.run(&mut call.task, &conditions, &mut || {})
+}
+
 fn send(group: &HostGroup, bytes: &mut [u8], tag: u32) -> Result<()> {
     let to = GroupRank::new(1 - group.rank().get());
     let buffer = region(bytes);
     let point = PointToPoint::Send { buffer, to, tag };
-    group.run(call(point, Mode::Sync, LONG), &mut || {})
+    run(group, call(point, Mode::Sync, LONG))
 }
 
 fn receiving(group: &HostGroup, bytes: &mut [u8], tag: u32) -> PointToPoint {
@@ -54,7 +59,7 @@ fn receiving(group: &HostGroup, bytes: &mut [u8], tag: u32) -> PointToPoint {
 
 fn receive(group: &HostGroup, bytes: &mut [u8], tag: u32) -> Result<()> {
     let point = receiving(group, bytes, tag);
-    group.run(call(point, Mode::Sync, LONG), &mut || {})
+    run(group, call(point, Mode::Sync, LONG))
 }
 
 #[test]
@@ -157,7 +162,7 @@ fn a_receive_nobody_answers_ends_with_its_time() {
     for micros in [10, 1000] {
         let point = receiving(&other, &mut got, 1);
         let call = call(point, Mode::Sync, Duration::from_micros(micros));
-        let error = other.run(call, &mut || {}).unwrap_err();
+        let error = run(&other, call).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         assert_eq!(error.peer_ranks(), [GroupRank::new(0)]);
     }
@@ -174,9 +179,11 @@ fn a_receive_that_spins_ends_when_its_communicator_is_aborted() {
     send(&one, &mut [0], 1).unwrap();
     receive(&other, &mut got[..1], 1).unwrap();
     let point = receiving(&other, &mut got, 1);
+    let mut call = call(point, Mode::Sync, LONG);
+    let conditions = call.conditions();
     let mut issued = || other.abort();
     let error = other
-        .run(call(point, Mode::Sync, LONG), &mut issued)
+        .run(&mut call.task, &conditions, &mut issued)
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
 }

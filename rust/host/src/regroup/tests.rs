@@ -425,7 +425,7 @@ fn sum_bits(ranks: &[&mut Rank], sequence: u64) {
                     address: value.as_mut_ptr() as usize,
                     bytes: 8,
                 };
-                let call = Call {
+                let mut call = Call {
                     task: Task::Collective(Collective::AllReduce {
                         input: region,
                         output: region,
@@ -437,7 +437,8 @@ fn sum_bits(ranks: &[&mut Rank], sequence: u64) {
                     mode: Mode::Sync,
                 };
                 assert_eq!(group.size(), size);
-                group.run(call, &mut || {}).unwrap();
+                let conditions = call.conditions();
+                group.run(&mut call.task, &conditions, &mut || {}).unwrap();
                 assert_eq!(value[0], (1 << size) - 1);
             });
         }
