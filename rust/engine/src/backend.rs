@@ -1,5 +1,5 @@
 //! Which engines there are, and the names users call them by.
-//! The one place of this crate that knows the engines by type.
+//! The one place of this crate that makes them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
