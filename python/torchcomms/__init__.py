@@ -119,7 +119,8 @@ def register_backend(name: str, cls: type[TorchCommBackend]) -> None:
 
     Raises:
         TypeError: `cls` is no subclass of TorchCommBackend.
-        ValueError: the name is empty, or one that this package serves itself.
+        ValueError: the name is empty, has characters other than letters, digits, `_`, `-` and `.`,
+            or is one that this package serves itself.
     """
     from torchcomms import _python_backend
 

@@ -1,4 +1,7 @@
-"""`python -m torchcomms`: what is installed and can run here, whether it works, and how fast."""
+"""`python -m torchcomms`: what is installed and can run here, whether it works, and how fast.
+
+Chooses the command; each is a module of its own.
+"""
 
 from __future__ import annotations
 

@@ -555,7 +555,7 @@ class TorchComm:
         hints: Mapping[str, str] | None = None,
         timeout: timedelta | None = None,
     ) -> TorchWork:
-        """From rank `src`, into `tensor`."""
+        """From rank `src`, into `tensor`; -1: from any, which the work's `source_rank` says."""
     def new_window(
         self,
         tensor: Tensor | None = None,

@@ -1,4 +1,7 @@
-"""The object collectives of `distwrap`: torch.distributed's arguments, `objcol`'s work."""
+"""The object collectives of `distwrap`: torch.distributed's arguments, `objcol`'s work.
+
+Must not know how objects travel.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
@@ -59,20 +59,30 @@ class _Call:
     """One object operation on a communicator, under one deadline for all its steps."""
 
     def __init__(
-        self, name: str, comm: TorchComm, timeout: timedelta | None, weights_only: bool
+        self,
+        name: str,
+        comm: TorchComm,
+        timeout: timedelta | None,
+        hints: Mapping[str, str] | None,
+        weights_only: bool,
     ) -> None:
         self.name = name
         self.comm = comm
         self.rank = comm.get_rank()
         self.size = comm.get_size()
         self.device = comm.get_device()
+        self._hints = hints
         self._weights_only = weights_only
         limit = comm.get_timeout() if timeout is None else timeout
         self._deadline = time.monotonic() + limit.total_seconds()
 
-    def left(self) -> timedelta:
-        """What is left of the time-out; the engine takes nothing below a millisecond."""
-        return timedelta(seconds=max(0.001, self._deadline - time.monotonic()))
+    def options(self) -> dict[str, Any]:
+        """What every step is called with: what is left of the time-out, and the hints.
+
+        The engine takes no time-out below a millisecond.
+        """
+        left = timedelta(seconds=max(0.001, self._deadline - time.monotonic()))
+        return {"timeout": left, "hints": self._hints}
 
     def check_root(self, root: int) -> None:
         """Raises for a root outside the group, which the ranks cannot tell one another."""
@@ -100,7 +110,7 @@ class _Call:
         row += [0] * (3 + columns - len(row))
         mine = torch.tensor(row, dtype=torch.int64, device=self.device)
         table = torch.empty(self.size * len(row), dtype=torch.int64, device=self.device)
-        self.comm.all_gather_single(table, mine, timeout=self.left())
+        self.comm.all_gather_single(table, mine, **self.options())
         rows: list[list[int]] = table.view(self.size, len(row)).tolist()
         if any(state != _State.READY for state, *_ in rows):
             self._raise_reasons(rows, part)
@@ -108,7 +118,7 @@ class _Call:
 
     def _raise_reasons(self, rows: list[list[int]], part: _Part) -> None:
         texts = [self.blank(row[1]) for row in rows]
-        self.comm.all_gather_v(texts, self.tensor_or_empty(part.reason), timeout=self.left())
+        self.comm.all_gather_v(texts, self.tensor_or_empty(part.reason), **self.options())
         reasons = [
             f"rank {rank} {_text(text)}"
             for rank, (row, text) in enumerate(zip(rows, texts, strict=True))
@@ -152,6 +162,7 @@ def all_gather_object(
     obj: Any,
     timeout: timedelta | None = None,
     weights_only: bool = True,
+    hints: Mapping[str, str] | None = None,
 ) -> None:
     """`object_list[r]` becomes rank r's `obj`. `object_list` has as many entries as ranks.
 
@@ -161,11 +172,11 @@ def all_gather_object(
             unpickled.
         torch.distributed.DistBackendError: the communicator failed.
     """
-    call = _Call("all_gather_object", comm, timeout, weights_only)
+    call = _Call("all_gather_object", comm, timeout, hints, weights_only)
     part = _checked_length("object_list", object_list, call.size) or _pickled([obj])
     rows = call.agree(part, columns=1)
     received = [call.blank(length) for _, length in rows]
-    comm.all_gather_v(received, call.tensor(part.objects[0]), timeout=call.left())
+    comm.all_gather_v(received, call.tensor(part.objects[0]), **call.options())
     object_list[:] = [call.unpickle(data, rank) for rank, data in enumerate(received)]
 
 
@@ -176,12 +187,13 @@ def gather_object(
     object_gather_list: list[Any] | None = None,
     timeout: timedelta | None = None,
     weights_only: bool = True,
+    hints: Mapping[str, str] | None = None,
 ) -> None:
     """On `root`, `object_gather_list[r]` becomes rank r's `obj`; it has as many entries as ranks.
 
     Other ranks need no list; what they pass is left alone.
     """
-    call = _Call("gather_object", comm, timeout, weights_only)
+    call = _Call("gather_object", comm, timeout, hints, weights_only)
     call.check_root(root)
     part = None
     if call.rank == root:
@@ -193,7 +205,7 @@ def gather_object(
     received = [call.blank(length if at_root else 0) for _, length in rows]
     mine = [call.blank(0) for _ in range(call.size)]
     mine[root] = call.tensor(part.objects[0])
-    comm.all_to_all(received, mine, timeout=call.left())
+    comm.all_to_all(received, mine, **call.options())
     if at_root and object_gather_list is not None:
         object_gather_list[:] = [call.unpickle(data, rank) for rank, data in enumerate(received)]
 
@@ -204,9 +216,10 @@ def broadcast_object_list(
     root: int,
     timeout: timedelta | None = None,
     weights_only: bool = True,
+    hints: Mapping[str, str] | None = None,
 ) -> None:
     """`object_list` of `root` to all, entry by entry; the lists are equally long everywhere."""
-    call = _Call("broadcast_object_list", comm, timeout, weights_only)
+    call = _Call("broadcast_object_list", comm, timeout, hints, weights_only)
     call.check_root(root)
     part = _pickled(object_list) if call.rank == root else _placeholders(object_list)
     counts = [row[0] for row in call.agree(part, columns=0)]
@@ -219,10 +232,10 @@ def broadcast_object_list(
         return
     lengths = torch.tensor([len(data) for data in part.objects], dtype=torch.int64)
     lengths = lengths.to(call.device)
-    comm.broadcast(lengths, root, timeout=call.left())
+    comm.broadcast(lengths, root, **call.options())
     sizes: list[int] = lengths.tolist()
     whole = call.tensor(b"".join(part.objects)) if call.rank == root else call.blank(sum(sizes))
-    comm.broadcast(whole, root, timeout=call.left())
+    comm.broadcast(whole, root, **call.options())
     if call.rank != root:
         object_list[:] = [call.unpickle(data, root) for data in torch.split(whole, sizes)]
 
@@ -234,13 +247,14 @@ def scatter_object_list(
     scatter_object_input_list: Sequence[Any] | None = None,
     timeout: timedelta | None = None,
     weights_only: bool = True,
+    hints: Mapping[str, str] | None = None,
 ) -> None:
     """`scatter_object_output_list[0]` becomes entry r of `root`'s input list, on rank r.
 
     The input list has as many entries as ranks on `root` and is ignored elsewhere; the output list
     has at least one entry.
     """
-    call = _Call("scatter_object_list", comm, timeout, weights_only)
+    call = _Call("scatter_object_list", comm, timeout, hints, weights_only)
     call.check_root(root)
     part = None
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
@@ -256,32 +270,36 @@ def scatter_object_list(
     comm.all_to_all(
         [received if rank == root else call.blank(0) for rank in range(call.size)],
         pieces or [call.blank(0) for _ in range(call.size)],
-        timeout=call.left(),
+        **call.options(),
     )
     scatter_object_output_list[0] = call.unpickle(received, root)
 
 
 def send_object_list(
-    comm: TorchComm, object_list: Sequence[Any], dst: int, timeout: timedelta | None = None
+    comm: TorchComm,
+    object_list: Sequence[Any],
+    dst: int,
+    timeout: timedelta | None = None,
+    hints: Mapping[str, str] | None = None,
 ) -> None:
     """The objects to rank `dst`, which calls `recv_object_list`.
 
     An object that cannot be pickled raises on both sides.
     """
-    call = _Call("send_object_list", comm, timeout, weights_only=True)
+    call = _Call("send_object_list", comm, timeout, hints, weights_only=True)
     part = _pickled(object_list)
     text = part.reason.encode()
     lengths = [len(data) for data in part.objects]
     header = [int(part.state), len(text), len(lengths)]
-    comm.send(torch.tensor(header, device=call.device), dst, timeout=call.left())
+    comm.send(torch.tensor(header, device=call.device), dst, **call.options())
     if part.state != _State.READY:
-        comm.send(call.tensor(text), dst, timeout=call.left())
+        comm.send(call.tensor(text), dst, **call.options())
         raise RuntimeError(
             f"send_object_list: rank {call.rank} {part.reason}: nothing was sent"
         ) from part.cause
     if lengths:
-        comm.send(torch.tensor(lengths, device=call.device), dst, timeout=call.left())
-        comm.send(call.tensor(b"".join(part.objects)), dst, timeout=call.left())
+        comm.send(torch.tensor(lengths, device=call.device), dst, **call.options())
+        comm.send(call.tensor(b"".join(part.objects)), dst, **call.options())
 
 
 def recv_object_list(
@@ -290,27 +308,28 @@ def recv_object_list(
     src: int,
     timeout: timedelta | None = None,
     weights_only: bool = True,
+    hints: Mapping[str, str] | None = None,
 ) -> None:
     """Fills `object_list` with what rank `src` sends; it has as many entries as the sender's.
 
     A list of another length raises here, after everything has been received: the sender goes on,
     and so does the connection.
     """
-    call = _Call("recv_object_list", comm, timeout, weights_only)
+    call = _Call("recv_object_list", comm, timeout, hints, weights_only)
     header = torch.empty(3, dtype=torch.int64, device=call.device)
-    comm.recv(header, src, timeout=call.left())
+    comm.recv(header, src, **call.options())
     state, reason_length, count = header.tolist()
     if state != _State.READY:
         text = call.blank(reason_length)
-        comm.recv(text, src, timeout=call.left())
+        comm.recv(text, src, **call.options())
         raise RuntimeError(f"recv_object_list: rank {src} {_text(text)}: nothing was sent")
     received: Sequence[Tensor] = ()
     if count:
         lengths = torch.empty(count, dtype=torch.int64, device=call.device)
-        comm.recv(lengths, src, timeout=call.left())
+        comm.recv(lengths, src, **call.options())
         sizes: list[int] = lengths.tolist()
         whole = call.blank(sum(sizes))
-        comm.recv(whole, src, timeout=call.left())
+        comm.recv(whole, src, **call.options())
         received = torch.split(whole, sizes)
     if count != len(object_list):
         raise ValueError(

@@ -163,6 +163,24 @@ def refused() -> None:
     print("STILL HERE", flush=True)
 
 
+def wished() -> None:
+    """The hints of a split reach NCCL's configuration; one that does not fit is refused on all."""
+    tested = comm(max_ctas="3")
+    first(tested)
+    for ranks in ([1, 0], [0]):
+        with pytest.raises(ValueError, match=r'min_ctas="many".*a number'):
+            tested.split(ranks, "unfit", hints={"min_ctas": "many"})
+    # The simulator refuses this pair, and `max_ctas` is the communicator's.
+    with pytest.raises((RuntimeError, ValueError), match="minCTAs is larger than maxCTAs"):
+        tested.split([0, 1], "too many", hints={"min_ctas": "9"})
+    first(tested)
+    part = tested.split([1, 0], "wished", hints={"minCTAs": "9", "max_ctas": "16"})
+    first(part)
+    part.finalize()
+    tested.finalize()
+    print("STILL HERE", flush=True)
+
+
 def polled() -> None:
     """A communicator whose calls do not block: the simulator refuses one that comes too early."""
     tested = comm(blocking="false")

@@ -148,6 +148,8 @@ def test_a_revocation_that_does_not_end_holds_nobody_up() -> None:
 UNHARMED = (
     # What cannot be served is refused by name, and leaves the communicator usable.
     "refused",
+    # Hints of a split are the part's.
+    "wished",
     # Calls that do not block are polled, and splits keep the order of their lists.
     "polled",
     # What a communicator holds is given up and kept as it says.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 from ranks import Rank
 
+import torchcomms
 from torchcomms import objcol
 
 OBJECTS: list[Any] = ["text", {"a": [1, 2.5, None]}, b"\0" * 70000, torch.arange(5), ""]
@@ -143,17 +145,41 @@ def test_lengths_are_not_cut_to_32_bits(monkeypatch):
             return torch.device("cpu")
 
         def get_timeout(self) -> Any:
-            from datetime import timedelta
-
             return timedelta(seconds=1)
 
-        def all_gather_single(self, output: Any, input: Any, timeout: Any) -> None:
+        def all_gather_single(self, output: Any, input: Any, **_options: Any) -> None:
             output.copy_(input)
 
     class Long(bytes):
         def __len__(self) -> int:
             return 5 * 2**30
 
-    call = objcol._Call("test", Loopback(), None, True)  # type: ignore[arg-type]
+    call = objcol._Call("test", Loopback(), None, None, True)  # type: ignore[arg-type]
     part = objcol._Part(objcol._State.READY, [Long()])
     assert call.agree(part, columns=1) == [[1, 5 * 2**30]]
+
+
+class Telling(torchcomms.TorchCommBackend):
+    """Keeps what its sends were asked for."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def send(self, tensor: Any, dst: int, async_op: bool, options: Any) -> None:
+        self.told.append((options.hints, options.timeout))
+
+
+def steps(me: Rank) -> None:
+    torchcomms.register_backend("telling", Telling)
+    comm = torchcomms.new_comm("telling", "cpu", store=me.store(), name="telling")
+    limit = timedelta(seconds=30)
+    objcol.send_object_list(comm, ["text"], 0, timeout=limit, hints={"colour": "red"})
+    told = comm.get_backend_impl().told
+    assert len(told) == 3
+    assert all(hints == {"colour": "red"} for hints, _ in told)
+    assert all(timedelta(0) < left <= limit for _, left in told)
+    comm.finalize()
+
+
+def test_every_step_has_the_hints_and_what_is_left_of_the_time_out(job):
+    job(steps, 1)

@@ -1,4 +1,7 @@
-"""The command line of `python -m torchcomms bench`: options, and where results go."""
+"""The command line of `python -m torchcomms bench`: options, and where results go.
+
+Measures nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the numbers hold for: machine, kernel, versions, date."""
+"""What the numbers hold for: machine, kernel, versions, date. Measures nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The command line of `python -m torchcomms selftest`: starts ranks, shows progress, reports."""
+"""The command line of `python -m torchcomms selftest`: starts ranks, shows progress, reports.
+
+Must not know what is checked: ranks tell it in lines of JSON.
+"""
 
 from __future__ import annotations
 

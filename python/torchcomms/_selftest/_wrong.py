@@ -1,4 +1,4 @@
-"""What a check of the self-test raises."""
+"""What a check of the self-test raises. Must not know checks."""
 
 
 class Wrong(AssertionError):

@@ -1,4 +1,7 @@
-"""A hook that writes a line of text per call."""
+"""A hook that writes a line of text per call.
+
+Looks at arguments and changes nothing; must not know the engine.
+"""
 
 from __future__ import annotations
 

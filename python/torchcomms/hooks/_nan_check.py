@@ -1,4 +1,7 @@
-"""A hook that finds NaN in what an operation is about to send."""
+"""A hook that finds NaN in what an operation is about to send.
+
+Reads inputs and changes nothing; must not know the engine.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 //! A call that exists has been checked: roots and peers are ranks of the group, lists have one
 //! region per rank, and regions hold whole elements. Only regions carry addresses, and only an
 //! engine may turn one into memory.
+//! Must not know engines, nor how a call is served.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One point in time that covers a whole operation.
+//! One point in time that covers a whole operation. Must not know what waits for it.
 
 use std::time::{Duration, Instant};
 

@@ -2,6 +2,7 @@
 //!
 //! One type serves every layer: the place that sees a failure names the kind and the facts it
 //! knows, layers above add the facts they know, and nothing is overwritten once it is set.
+//! Must not know who raises an error, nor how it reaches a client.
 
 use std::borrow::Cow;
 use std::fmt;

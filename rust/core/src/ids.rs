@@ -1,4 +1,4 @@
-//! Names of things that must never be mistaken for one another.
+//! Names of things that must never be mistaken for one another. Must not know what they name.
 
 use std::fmt;
 

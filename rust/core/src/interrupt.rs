@@ -1,4 +1,5 @@
 //! A way for the client to end a wait inside the engine, as Ctrl-C does in Python.
+//! Must not know the client, nor who waits.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! The key-value store through which ranks find one another.
+//! Must not know whose it is, nor what is kept in it.
 
 use std::time::Duration;
 

@@ -3,6 +3,7 @@
 //! A window is registered by all ranks together, and ended by all together; in between each rank acts
 //! alone. A put does not signal. What one rank does to another takes effect in the order in which it
 //! was issued: whoever has taken a signal of a rank finds what that rank put before it.
+//! Must not know how memory is reached.
 
 use std::sync::Arc;
 use std::time::Duration;

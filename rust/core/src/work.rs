@@ -1,4 +1,5 @@
 //! A call on its way: complete exactly once, watched by any number of threads.
+//! Must not know who serves it, nor what its callbacks do.
 
 use std::fmt;
 use std::sync::PoisonError;

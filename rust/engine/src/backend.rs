@@ -1,4 +1,5 @@
 //! Which engines there are, and the names users call them by.
+//! The one place of this crate that makes them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! How often each operation was called and how many bytes it carried.
+//! How often each operation was called and how many bytes it carried. Must not know
+//! whether it succeeded.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,5 @@
 //! The flight recorder as JSON, in the shape torch's flight recorder analyser reads.
+//! Must not know communicators: it has what was noted.
 
 use std::collections::BTreeMap;
 

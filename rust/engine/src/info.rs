@@ -1,4 +1,4 @@
-//! What this library is and what lives in it, as JSON.
+//! What this library is and what lives in it, as JSON. Asks and changes nothing.
 
 use crate::backend::Backend;
 use crate::communicator::Communicator;

@@ -1,4 +1,4 @@
-//! A writer of JSON, as much of it as dumps need.
+//! A writer of JSON, as much of it as dumps need. Must not know what is dumped.
 
 use std::fmt::{Display, Write};
 

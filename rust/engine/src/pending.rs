@@ -1,4 +1,4 @@
-//! An asynchronous operation as its caller holds it.
+//! An asynchronous operation as its caller holds it. Must not know how it is served.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! How long tests go on, and random numbers for them: small, fast, repeatable from a seed.
+//! For tests alone: nothing that ships may need it.
 
 /// How often a test does something: `usual`, or `sanitized` times under a sanitizer, where each time
 /// takes tens of times as long.

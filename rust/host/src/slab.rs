@@ -1,4 +1,5 @@
 //! A table whose keys are never valid again once their entry was removed.
+//! Must not know what is in it.
 
 /// Place and generation of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! Which instructions the loops may use.
+//! Which instructions the loops may use. Must not know loops or numbers.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,5 @@
-//! NCCL's version numbers, and which version brought which function.
+//! NCCL's version numbers, and which version brought which function. Must not know how the
+//! library is found.
 
 use std::fmt;
 

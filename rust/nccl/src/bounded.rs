@@ -1,4 +1,5 @@
 //! Calls that may block for ever, made on a thread of their own and waited for until a deadline.
+//! Must not know what is called.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;

@@ -1,4 +1,5 @@
 //! NCCL's results as errors: its words, its last error, the call, and CUDA's error behind it.
+//! Must not know which operation it was.
 
 use std::ffi::CStr;
 

@@ -1,4 +1,4 @@
-//! Events that are used again, up to a limit.
+//! Events that are used again, up to a limit. Must not know what they mark.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Operations that are on the device, in the order in which they end there.
+//! Operations that are on the device, in the order in which they end there. Must not know NCCL.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -1,4 +1,5 @@
 //! The owner of one NCCL communicator: nobody uses it once it is given up, and it is given up once.
+//! Must not know operations.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

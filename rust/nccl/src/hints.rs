@@ -1,4 +1,5 @@
-//! Hints, and the configuration of a communicator that follows from them.
+//! Hints, and the configuration of a communicator that follows from them. Must not know where they
+//! were given.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_int};

@@ -1,4 +1,4 @@
-//! The NCCL of this process, loaded when it is first needed.
+//! The NCCL of this process, loaded when it is first needed. Must not know communicators.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};

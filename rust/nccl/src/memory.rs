@@ -1,4 +1,5 @@
-//! Device memory that NCCL can register with every transport.
+//! Device memory that NCCL can register with every transport. Must not know communicators: each
+//! registers it for itself.
 
 use std::ptr::{self, NonNull};
 

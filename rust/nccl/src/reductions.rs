@@ -1,4 +1,4 @@
-//! Which element types and reduce ops NCCL has, and how the others map to them.
+//! Which element types and reduce ops NCCL has, and how the others map to them. Pure.
 
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::reduce_op::ReduceOp;

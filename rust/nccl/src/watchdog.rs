@@ -1,5 +1,6 @@
 //! The one thread per process that looks after operations on devices: it completes their works, sees
 //! time-outs and NCCL's asynchronous errors, and buries what graphs leave behind.
+//! Must not know NCCL: what it looks after says how it is.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Cuts a buffer into one slice per rank. Every rank cuts alike.
+//! Cuts a buffer into one slice per rank. Every rank cuts alike. Must not know what is in it.
 
 use std::ops::Range;
 
