@@ -353,6 +353,8 @@ impl Driver<'_> {
                     let now = self.now();
                     let link = self.machine.accepted(now, door);
                     self.add(link, socket);
+                    // Whoever connects greets at once: most have by now, and another wait is spared.
+                    self.read(link);
                 }
                 Ok(None) => {}
                 Err(error) if error.kind() == Io::WouldBlock => return Ok(()),
