@@ -104,8 +104,8 @@ OWN: tuple[Setting, ...] = (
         ("FERROCOMM_LOCATION",),
         (
             "where this machine stands: one to three names, the largest place first, as in "
-            "`zone-a/rack-7`. Machines of one place are neighbours in rings and in the exchanges of "
-            "large collectives"
+            "`zone-a/rack-7`. Machines of one place are neighbours in rings and in the exchanges "
+            "of large collectives"
         ),
         "machines are neighbours as their first ranks are",
     ),
