@@ -82,8 +82,8 @@ MUTANTS = [
     Mutant(
         "every rank of a split passes the same key",
         "group.rs",
-        "int(own)?, &Arc::from(name)",
-        "0, &Arc::from(name)",
+        "int(own)?, part)",
+        "0, part)",
         ("failing.py", "polled"),
     ),
     Mutant(
@@ -143,6 +143,11 @@ def found_by(mutant: Mutant, folder: Path) -> str:
         if rank.rank == 0 and mutant.says not in rank.output:
             return f"rank 0 does not say {mutant.says!r}"
     return ""
+
+
+def has_its_place(mutant: Mutant) -> bool:
+    """Whether the source has what the mutant replaces."""
+    return mutant.old in (sim.ROOT / "rust" / "nccl" / "src" / mutant.file).read_text()
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import mutants
 import pytest
 import sim
 
@@ -64,6 +65,11 @@ def torch_with_cuda() -> Any:
 )
 def test_native(case: str, ranks: int, tmp_path: Path, libraries: Path) -> None:
     succeeded(native(case, ranks, tmp_path, libraries))
+
+
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
+def test_faults_to_be_made_on_purpose_have_their_place(mutant: mutants.Mutant) -> None:
+    assert mutants.has_its_place(mutant), f"{mutant.file} has changed: {mutant.old!r}"
 
 
 def test_driver(tmp_path: Path, libraries: Path) -> None:
