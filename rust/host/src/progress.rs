@@ -163,8 +163,10 @@ impl Progress {
     fn release(self: &Arc<Self>, mut core: MutexGuard<'_, Core>) {
         let finished = std::mem::take(&mut core.finished);
         let asynchronous = core.asynchronous;
-        drop(core);
+        // Under the lock: of two threads that let go of it one after the other, the later one's number
+        // stays, or nobody would drive what it has issued.
         let before = self.asynchronous.swap(asynchronous, Ordering::SeqCst);
+        drop(core);
         let completed = !finished.is_empty();
         for (work, callbacks) in finished {
             if !callbacks.is_empty() {

@@ -187,3 +187,22 @@ fn a_receive_that_spins_ends_when_its_communicator_is_aborted() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
 }
+
+#[test]
+fn what_nobody_waits_for_ends_although_others_end_meanwhile() {
+    let [one, other] = pair();
+    let rounds = 2_000;
+    for round in 0..rounds {
+        let mut got = [0];
+        let point = receiving(&other, &mut got, 1);
+        let received = other.issue(call(point, Mode::Async, LONG)).unwrap();
+        send(&one, &mut [round as u8], 1).unwrap();
+        // The next receive is issued while the engine's thread is still busy with the end of this one.
+        let begun = std::time::Instant::now();
+        while !received.is_complete() {
+            assert!(begun.elapsed() < LONG, "round {round}: nobody drives");
+            std::thread::yield_now();
+        }
+        assert_eq!(got[0], round as u8);
+    }
+}
