@@ -25,6 +25,23 @@ pub struct Part<'a> {
     pub hints: &'a [(String, String)],
 }
 
+/// What the layer above notes of a synchronous call while its group runs it.
+pub trait Notes {
+    /// The call has its place in the order of calls. With no lock held that a callback of this thread
+    /// could be waiting for; again: nothing.
+    fn issued(&mut self);
+
+    /// The call is a short one: the group has done its part, looks whether the others have come, and
+    /// takes what they brought as soon as they have.
+    fn looks(&mut self) {}
+
+    /// They had not come, and the group looks again. The time between two looks is nobody's: what is
+    /// noted in it costs nothing.
+    fn looks_again(&mut self) {
+        std::hint::spin_loop();
+    }
+}
+
 /// One communicator inside an engine.
 pub trait Group: Send + Sync {
     /// This process's rank.
@@ -93,20 +110,14 @@ pub trait Group: Send + Sync {
 
     /// Runs `task` on the caller's thread until it is over; a synchronous call, in one go. A task
     /// that has to be kept is taken out; the short ones, which are over before that, are never
-    /// moved, since moving one takes as long as a flag from core to core. `issued` is called once the call has its place in the order of calls, with no lock held that a
-    /// callback of this thread could be waiting for.
+    /// moved, since moving one takes as long as a flag from core to core. `notes` hears how it goes on.
     ///
     /// # Errors
     /// As `issue` and `wait`. When the client interrupts the wait, a point-to-point call is cancelled,
     /// and the group of a collective aborted: the caller is about to take its buffers back.
-    fn run(
-        &self,
-        task: &mut Task,
-        conditions: &Conditions,
-        issued: &mut dyn FnMut(),
-    ) -> Result<()> {
+    fn run(&self, task: &mut Task, conditions: &Conditions, notes: &mut dyn Notes) -> Result<()> {
         let work = self.issue(conditions.call(task))?;
-        issued();
+        notes.issued();
         self.wait_out(&work)
     }
 
