@@ -36,7 +36,7 @@ enum class WorkStatus { kNotStarted, kInProgress, kCompleted, kTimedOut, kError 
 WorkStatus status_of(const TorchWork& self) {
   switch (self.work->status()) {
     case FC_IN_PROGRESS:
-      return WorkStatus::kInProgress;
+      return self.work->has_begun() ? WorkStatus::kInProgress : WorkStatus::kNotStarted;
     case FC_OK:
       return WorkStatus::kCompleted;
     case FC_ERR_TIMEOUT:

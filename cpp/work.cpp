@@ -5,6 +5,8 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/StreamGuard.h>
 
+#include <algorithm>
+
 #include "hooks.hpp"
 #include "python_runtime.hpp"
 #include "run_later.hpp"
@@ -157,6 +159,13 @@ bool OperationState::is_complete() {
 std::exception_ptr OperationState::failure() const { return settled() ? error_ : nullptr; }
 
 fc_status OperationState::status() { return is_complete() ? status_ : FC_IN_PROGRESS; }
+
+bool OperationState::has_begun() const {
+  if (phase_.load(std::memory_order_acquire) == Phase::kBuilding) return false;
+  if (settled() || parts_.empty()) return true;
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [](const auto& part) { return fc_work_has_begun(part.get()) != 0; });
+}
 
 void OperationState::cancel() {
   require_published();

@@ -50,7 +50,12 @@ class ReduceOp:
     def __hash__(self) -> int: ...
 
 class WorkStatus(Enum):
-    """Where an operation stands."""
+    """Where an operation stands.
+
+    NOT_STARTED is a collective on CPU tensors that waits behind an earlier one of its communicator:
+    its time-out does not run yet. Whoever else waits, a send, an operation on a device's stream or of
+    a backend in Python, is INPROGRESS from the issue on.
+    """
 
     NOT_STARTED = ...
     INPROGRESS = ...

@@ -120,6 +120,14 @@ pub unsafe extern "C" fn fc_work_status(work: *const fc_work) -> fc_status {
     })
 }
 
+/// 0 for an operation that waits behind another one of its communicator, which its time-out does not
+/// count; 1 once it has begun, for NULL, and where the engine cannot tell. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_work_has_begun(work: *const fc_work) -> i32 {
+    // SAFETY: the caller passes NULL or a live work.
+    guard_value(1, || Ok(i32::from(unsafe { ffi::value(work) }?.has_begun())))
+}
+
 /// Text of the operation's failure, empty without one. `*text` receives an owned string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_work_error(

@@ -408,6 +408,10 @@ impl Group for HostGroup {
         self.progress.wait_for(work, limit)
     }
 
+    fn has_begun(&self, work: &Arc<Work>) -> bool {
+        self.same_process().is_err() || self.progress.look(|core| core.has_begun(work))
+    }
+
     fn cancel(&self, work: &Arc<Work>) {
         if self.same_process().is_err() {
             return;
