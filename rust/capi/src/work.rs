@@ -125,7 +125,9 @@ pub unsafe extern "C" fn fc_work_status(work: *const fc_work) -> fc_status {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_work_has_begun(work: *const fc_work) -> i32 {
     // SAFETY: the caller passes NULL or a live work.
-    guard_value(1, || Ok(i32::from(unsafe { ffi::value(work) }?.has_begun())))
+    guard_value(1, || {
+        Ok(i32::from(unsafe { ffi::value(work) }?.has_begun()))
+    })
 }
 
 /// Text of the operation's failure, empty without one. `*text` receives an owned string.
