@@ -1,9 +1,8 @@
 // c10d's arguments into TorchComm's, and back.
 
-#include "backend_wrapper.hpp"
-
 #include <algorithm>
 
+#include "backend_wrapper.hpp"
 #include "mem_allocator.hpp"
 #include "reconfigure.hpp"
 #include "window.hpp"
@@ -19,7 +18,7 @@ BackendWrapper::BackendWrapper(std::shared_ptr<TorchComm> comm)
 
 void BackendWrapper::setTimeout(std::chrono::milliseconds timeout) {
   comm_->set_timeout(timeout);
-  options_->timeout = timeout;
+  options_->timeout = within_limits(timeout);
 }
 
 c10d::ErrorType BackendWrapper::getError() {
@@ -187,13 +186,20 @@ void BackendWrapper::unregisterCompletionHook(int64_t hook_id) {
 template <typename Opts>
 CallOptions BackendWrapper::call_of(const Opts& opts) {
   CallOptions call = own_call();
-  if (opts.timeout != c10d::kUnsetTimeout) call.timeout = opts.timeout;
+  call.timeout = own_limit("call", opts.timeout);
   call.async = opts.asyncOp;
   if (auto batch = coalescing()) {
     call.async = true;
     call.group = batch->group();
   }
   return call;
+}
+
+std::chrono::milliseconds BackendWrapper::own_limit(const char* operation,
+                                                    std::chrono::milliseconds timeout) const {
+  if (timeout == c10d::kUnsetTimeout) return kNoTimeout;
+  if (timeout.count() < 0) throw_not_positive(comm_->site(operation), timeout);
+  return timeout;
 }
 
 CallOptions BackendWrapper::own_call() const {
@@ -355,8 +361,9 @@ void BackendWrapper::monitoredBarrier(const c10d::BarrierOptions& opts, bool nam
                                          to_string(comm_->site("monitored_barrier")) +
                                          "; use a gloo group for it");
   }
-  // c10d::kUnsetTimeout is negative.
-  monitored_barrier(*comm_, opts.timeout, name_all, monitored_barriers_++);
+  const bool unset = opts.timeout == c10d::kUnsetTimeout;
+  const auto limit = unset ? comm_->timeout() : own_limit("monitored_barrier", opts.timeout);
+  monitored_barrier(*comm_, limit, name_all, monitored_barriers_++);
 }
 
 // ---- point to point; always asynchronous, as torch waits for what it gets

@@ -142,6 +142,9 @@ class BackendWrapper : public c10d::Backend {
   template <typename Opts>
   CallOptions call_of(const Opts& opts);
   /// Of a call that has no options of torch's.
+  /// The time-out that a caller of torch gave; zero: the communicator's. Raises for a negative one.
+  std::chrono::milliseconds own_limit(const char* operation,
+                                      std::chrono::milliseconds timeout) const;
   CallOptions own_call() const;
   std::shared_ptr<Batch> coalescing();
   const at::Tensor& only(const char* operation, const char* argument, const Tensors& tensors);

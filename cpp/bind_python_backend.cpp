@@ -202,12 +202,12 @@ void bind_python_backend(py::module_& module) {
   module.def(
       "_foreign_comm",
       [](const py::object& implementation, const std::string& backend, at::Device device,
-         const std::string& name, Milliseconds timeout, const HintMap& hints) {
+         const std::string& name, const TimeSpan& timeout, const HintMap& hints) {
         CommSpec spec;
         spec.backend = backend;
         spec.device = device;
         spec.name = name;
-        spec.timeout = timeout;
+        spec.timeout = timeout.length;
         spec.hints = hints;
         return PythonBackend::make(implementation, std::move(spec));
       },

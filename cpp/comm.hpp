@@ -240,7 +240,7 @@ class Batch {
 };
 
 /// A barrier whose rank 0 names the ranks that do not come within `timeout`: the first one, or all
-/// of them with `name_all`. A negative time-out is the communicator's; zero has passed already.
+/// of them with `name_all`. A time-out of zero has passed already.
 /// `round` counts these barriers on the communicator.
 void monitored_barrier(TorchComm& comm, std::chrono::milliseconds timeout, bool name_all,
                        uint32_t round);

@@ -10,6 +10,7 @@
 #include "hooks.hpp"
 #include "python_runtime.hpp"
 #include "run_later.hpp"
+#include "time_limit.hpp"
 
 namespace ferrocomm {
 namespace {
@@ -131,7 +132,7 @@ void OperationState::wait(std::chrono::milliseconds timeout) {
 
 void OperationState::wait_for_parts(std::chrono::milliseconds timeout) {
   const bool bounded = timeout.count() > 0;
-  const auto deadline = Clock::now() + timeout;
+  const auto deadline = Clock::now() + within_limits(timeout);
   for (auto& part : parts_) {
     int64_t left = 0;
     if (bounded) {

@@ -53,8 +53,8 @@ class WorkStatus(Enum):
     """Where an operation stands.
 
     NOT_STARTED is a collective on CPU tensors that waits behind an earlier one of its communicator:
-    its time-out does not run yet. Whoever else waits, a send, an operation on a device's stream or of
-    a backend in Python, is INPROGRESS from the issue on.
+    its time-out does not run yet. Sends and receives, and operations on a device's stream or of a
+    backend in Python, are INPROGRESS from the issue on.
     """
 
     NOT_STARTED = ...
