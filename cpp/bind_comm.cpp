@@ -120,7 +120,10 @@ void define_common(CommClass& comm) {
       .def("get_name", &TorchComm::name)
       .def("get_device", &TorchComm::device)
       .def("get_backend", &TorchComm::backend)
-      .def("get_backend_version", [](const TorchComm&) { return std::string(fc_version()); })
+      .def("get_backend_version",
+           [](const TorchComm& self) {
+             return self.foreign() ? self.foreign()->version() : std::string(fc_version());
+           })
       .def("get_mem_allocator", mem_allocator_of)
       .def_property_readonly("mem_allocator", mem_allocator_of)
       .def("get_sequence", &TorchComm::sequence)

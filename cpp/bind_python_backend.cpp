@@ -169,6 +169,9 @@ class PythonBackend final : public ForeignBackend {
     py::gil_scoped_acquire gil;
     object(backend_).attr("abort")();
   }
+  std::string version() override {
+    return py::cast<std::string>(helper("version")(object(backend_), spec_.backend));
+  }
   PyObject* implementation() override { return object(backend_).inc_ref().ptr(); }
 
   /// Asks the backend for its rank and size.
