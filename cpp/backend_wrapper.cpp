@@ -1,18 +1,20 @@
 // c10d's arguments into TorchComm's, and back.
 
+#include "backend_wrapper.hpp"
+
 #include <algorithm>
 
-#include "backend_wrapper.hpp"
 #include "mem_allocator.hpp"
 #include "reconfigure.hpp"
 #include "window.hpp"
 
 namespace ferrocomm {
 
-BackendWrapper::BackendWrapper(std::shared_ptr<TorchComm> comm)
+BackendWrapper::BackendWrapper(std::shared_ptr<TorchComm> comm, std::string name)
     : c10d::Backend(comm->rank(), comm->size()),
       comm_(std::move(comm)),
-      options_(c10::make_intrusive<BackendOptions>(comm_->backend(), comm_->timeout())) {
+      options_(c10::make_intrusive<BackendOptions>(comm_->backend(), comm_->timeout())),
+      name_(name.empty() ? comm_->backend() : std::move(name)) {
   options_->group_name = comm_->name();
 }
 
@@ -34,7 +36,7 @@ c10::intrusive_ptr<c10d::Backend> BackendWrapper::split(
   const auto timeout = opts ? opts->timeout : comm_->timeout();
   auto part = comm_->split(ranks, name == comm_->name() ? std::string() : name, timeout);
   if (!part) return nullptr;
-  return c10::make_intrusive<BackendWrapper>(std::move(part));
+  return c10::make_intrusive<BackendWrapper>(std::move(part), name_);
 }
 
 // torch asks a rank that stays outside once for each device type that this backend serves, and a
@@ -53,9 +55,11 @@ c10::intrusive_ptr<c10d::Backend> BackendWrapper::shrink(
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
   constexpr int kAbortFirst = 1;
   const std::string name = opts ? opts->group_name : std::string();
-  return c10::make_intrusive<BackendWrapper>(comm_->shrink(
-      ranks_to_exclude, (flags & kAbortFirst) != 0, name == comm_->name() ? std::string() : name,
-      opts ? opts->timeout : comm_->timeout()));
+  return c10::make_intrusive<BackendWrapper>(
+      comm_->shrink(ranks_to_exclude, (flags & kAbortFirst) != 0,
+                    name == comm_->name() ? std::string() : name,
+                    opts ? opts->timeout : comm_->timeout()),
+      name_);
 }
 
 void BackendWrapper::unsupported(const char* method) const {

@@ -24,10 +24,11 @@ class BackendWrapper : public c10d::Backend {
   using TensorLists = std::vector<Tensors>;
   using BaseWork = c10::intrusive_ptr<c10d::Work>;
 
-  explicit BackendWrapper(std::shared_ptr<TorchComm> comm);
+  /// `name` is what torch hears: where it is empty, the communicator's backend.
+  explicit BackendWrapper(std::shared_ptr<TorchComm> comm, std::string name = {});
   const std::shared_ptr<TorchComm>& comm() const { return comm_; }
 
-  const std::string getBackendName() const override { return comm_->backend(); }
+  const std::string getBackendName() const override { return name_; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
   bool supportsCoalescing() const override { return !comm_->foreign(); }
@@ -158,6 +159,8 @@ class BackendWrapper : public c10d::Backend {
   // with this layout it finds a member of ours there.
   std::shared_ptr<TorchComm> comm_;
   c10::intrusive_ptr<BackendOptions> options_;
+
+  const std::string name_;
 
   // From torch's numbers of hooks to the communicator's.
   using HookIds = std::unordered_map<int64_t, uint64_t>;

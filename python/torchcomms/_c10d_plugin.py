@@ -40,7 +40,8 @@ def _make_ferrocomm(options: _DistributedBackendOptions, _pg_options: Any) -> _B
         options.timeout,
         {},
     )
-    return _BackendWrapper(comm)
+    # torch's flight recorder leaves what is called gloo to gloo's own recording.
+    return _BackendWrapper(comm, name="ferrocomm")
 
 
 def _refuse_ncclx(_options: _DistributedBackendOptions, _pg_options: Any) -> _BackendWrapper:

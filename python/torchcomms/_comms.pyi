@@ -576,7 +576,7 @@ class TorchComm:
         """An empty batch of sends and receives."""
 
 class _BackendWrapper(Backend):
-    def __init__(self, comm: TorchComm) -> None: ...
+    def __init__(self, comm: TorchComm, name: str = "") -> None: ...
     def get_comm(self) -> TorchComm:
         """The very object it was made with."""
     def register_mem_pool(self, pool: Any, symm: bool = False) -> None:
