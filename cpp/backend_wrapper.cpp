@@ -1,4 +1,4 @@
-// c10d's arguments into TorchComm's, and back.
+// c10d's arguments into TorchComm's, and back. Must not know how an operation is issued.
 
 #include "backend_wrapper.hpp"
 

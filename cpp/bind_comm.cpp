@@ -1,5 +1,6 @@
 // TorchComm, BatchSendRecv, TorchWork and ReduceOp for Python. The GIL is released where the engine
-// may block: inside `Operation::issue`, the waits and the life-cycle calls of TorchComm.
+// may block: inside `Operation::issue`, the waits and the life-cycle calls of TorchComm. Must not
+// know how an operation is issued.
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/Exceptions.h>

@@ -1,5 +1,5 @@
 // Communicators that a backend written in Python serves: TorchComm's operations become calls of its
-// methods, through torchcomms._python_backend.
+// methods, through torchcomms._python_backend. Must not know what a backend does.
 
 #include <ATen/core/ivalue.h>
 #include <pybind11/chrono.h>

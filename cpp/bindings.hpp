@@ -1,5 +1,5 @@
 // The Python classes of `torchcomms._comms`, one function per noun. They translate arguments, and
-// what an operation does is decided below them.
+// what an operation does is decided below them. Must not know how it is issued.
 #pragma once
 
 #include <pybind11/chrono.h>

@@ -1,5 +1,5 @@
 // The life of a communicator: made, split, asked, ended. Its operations are in collectives.cpp and
-// point_to_point.cpp.
+// point_to_point.cpp. Must not know how ranks meet.
 
 #include "comm.hpp"
 

@@ -1,7 +1,8 @@
 // The communicator as torch sees it: operations on tensors, each returning a work.
 //
 // Both faces stand on it: the Python class of the same name and the c10d backend. It checks what
-// only tensors know (device, dtype, layout, counts); ranks, roots and states are the engine's.
+// only tensors know (device, dtype, layout, counts); ranks, roots and states are the engine's. Must
+// not know how data moves.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Statuses, texts and interrupts into exceptions.
+// Statuses, texts and interrupts into exceptions. Must not know communicators.
 
 #include "errors.hpp"
 

@@ -1,4 +1,4 @@
-// What the values of hints mean.
+// What the values of hints mean. Must not know the engine's.
 
 #include "hints.hpp"
 

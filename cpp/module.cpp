@@ -1,6 +1,6 @@
 // `torchcomms._comms`: what happens at import, the c10d backend class and the module's functions.
 //
-// Import starts no thread: processes fork after it.
+// Import starts no thread: processes fork after it. Must not know what the classes do.
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/Exceptions.h>

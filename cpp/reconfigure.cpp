@@ -1,4 +1,4 @@
-// One call of the C ABI and its work.
+// One call of the C ABI and its work. Must not know how members meet.
 
 #include "reconfigure.hpp"
 

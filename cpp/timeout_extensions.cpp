@@ -1,4 +1,4 @@
-// Who has which extension, and until when.
+// Who has which extension, and until when. Must not know clocks.
 
 #include "timeout_extensions.hpp"
 

@@ -1,4 +1,5 @@
 // Registering, and what is done to the windows of others: checks, then one call of the C ABI each.
+// Must not know how that memory is reached.
 
 #include "window.hpp"
 

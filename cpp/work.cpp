@@ -1,4 +1,4 @@
-// How operations end: waits, results, futures and failures.
+// How operations end: waits, results, futures and failures. Must not know what an operation does.
 
 #include "work.hpp"
 

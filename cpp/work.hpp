@@ -6,7 +6,8 @@
 // future may take the GIL.
 //
 // On a device with streams a wait makes the current stream wait, not the host. From then on the
-// stream keeps the tensors' memory, so they are let go there and then.
+// stream keeps the tensors' memory, so they are let go there and then. Must not know what the
+// operation does.
 #pragma once
 
 #include <torch/headeronly/version.h>

@@ -1,4 +1,4 @@
-//! Communicators: made, split, asked, closed.
+//! Communicators: made, split, asked, closed. Must not know how ranks meet, nor what moves data.
 
 use std::ffi::{CString, c_char};
 use std::sync::Arc;

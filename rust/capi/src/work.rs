@@ -1,4 +1,4 @@
-//! Operations on their way.
+//! Operations on their way. Must not know which engine drives them.
 
 use std::ffi::c_void;
 

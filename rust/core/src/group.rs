@@ -1,7 +1,8 @@
 //! What an engine (host, NCCL) offers for one communicator.
 //!
 //! The layer above keeps the communicator's state, its sequence numbers and its records; an
-//! engine's group moves data. A group never calls back while it holds a lock of its own.
+//! engine's group moves data. A group never calls back while it holds a lock of its own. Must not
+//! know how an engine does it.
 
 use std::sync::Arc;
 use std::time::Duration;

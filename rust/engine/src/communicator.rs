@@ -1,4 +1,5 @@
-//! Communicators: joined, split, asked, closed. How they issue operations is in `issue`.
+//! Communicators: joined, split, asked, closed. How they issue operations is in `issue`. Must not
+//! know how ranks meet or data moves: that is the group's.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};

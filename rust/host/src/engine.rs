@@ -1,4 +1,5 @@
-//! The engine's face: one per process, and the groups it makes.
+//! The engine's face: one per process, and the groups it makes. Must not know how ranks meet, nor
+//! what an algorithm sends.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
