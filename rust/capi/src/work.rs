@@ -124,9 +124,10 @@ pub unsafe extern "C" fn fc_work_status(work: *const fc_work) -> fc_status {
 /// count; 1 once it has begun, for NULL, and where the engine cannot tell. Never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fc_work_has_begun(work: *const fc_work) -> i32 {
-    // SAFETY: the caller passes NULL or a live work.
     guard_value(1, || {
-        Ok(i32::from(unsafe { ffi::value(work) }?.has_begun()))
+        // SAFETY: the caller passes NULL or a live work.
+        let pending = unsafe { ffi::value(work) }?;
+        Ok(i32::from(pending.has_begun()))
     })
 }
 
