@@ -1,7 +1,8 @@
 //! What an engine (host, NCCL) offers for one communicator.
 //!
 //! The layer above keeps the communicator's state, its sequence numbers and its records; an
-//! engine's group moves data. A group never calls back while it holds a lock of its own.
+//! engine's group moves data. A group never calls back while it holds a lock of its own. Must not
+//! know how an engine does it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +89,13 @@ pub trait Group: Send + Sync {
     /// Looks whether `work` has come to its end. For groups whose works nobody drives.
     fn poll(&self, work: &Arc<Work>) {
         let _driven_elsewhere = work;
+    }
+
+    /// Whether `work` has begun: it has not while it waits for calls before it. A group that cannot
+    /// tell says that it has. Looks, without waiting.
+    fn has_begun(&self, work: &Arc<Work>) -> bool {
+        let _none_is_seen_waiting = work;
+        true
     }
 
     /// Whether `work` belongs to a graph that is being, or was, captured: it is complete at once, and

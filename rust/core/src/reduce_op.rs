@@ -1,4 +1,5 @@
 //! How elements are combined, by name; what each op does to each dtype is `reduction`'s matter.
+//! Must not know elements.
 
 use std::fmt;
 

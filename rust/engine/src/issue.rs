@@ -1,4 +1,5 @@
-//! How a communicator issues an operation: checks, a number, the group, the records.
+//! How a communicator issues an operation: checks, a number, the group, the records. Must not know
+//! how data moves: that is the group's.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The engine's face: one per process, and the groups it makes.
+//! The engine's face: one per process, and the groups it makes. Must not know how ranks meet, nor
+//! what an algorithm sends.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -409,6 +410,10 @@ impl Group for HostGroup {
     fn wait(&self, work: &Arc<Work>, limit: Option<Duration>) -> Result<()> {
         self.same_process()?;
         self.progress.wait_for(work, limit)
+    }
+
+    fn has_begun(&self, work: &Arc<Work>) -> bool {
+        self.same_process().is_err() || self.progress.look(|core| core.has_begun(work))
     }
 
     fn cancel(&self, work: &Arc<Work>) {
