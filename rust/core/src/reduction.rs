@@ -138,6 +138,7 @@ impl Reduction {
 
 /// Number of the codes of reduce ops.
 const OPS: usize = 9;
+const _: () = assert!(ReduceOp::from_code(OPS as u32, 1.0).is_none());
 
 /// What `straight` says, by dtype and op: short operations look twice.
 static STRAIGHT: [[Option<Kernel>; OPS]; Dtype::ALL.len()] = {

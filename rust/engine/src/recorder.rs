@@ -517,6 +517,21 @@ mod tests {
     }
 
     #[test]
+    fn an_operation_ends_at_the_moment_that_is_given() {
+        let (recorder, label) = (Recorder::new(4), label());
+        let ticket = schedule(&recorder, &label, 1);
+        let moment = recorder.now();
+        while recorder.now().0 == moment.0 {}
+        recorder.complete(ticket, Some(moment));
+        let later = schedule(&recorder, &label, 2);
+        recorder.complete(later, Some(later.created()));
+        let entries = recorder.snapshot();
+        assert!(entries[0].created <= entries[0].ended.unwrap());
+        assert!(entries[0].ended.unwrap() <= entries[1].created);
+        assert_eq!(entries[1].ended, Some(entries[1].created));
+    }
+
+    #[test]
     fn a_late_end_does_not_touch_the_entry_that_took_the_slot() {
         let (recorder, label) = (Recorder::new(1), label());
         let late = schedule(&recorder, &label, 1);

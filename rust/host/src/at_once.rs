@@ -212,3 +212,72 @@ impl Patience {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferrocomm_core::call::Collective;
+    use ferrocomm_core::dtype::Dtype;
+    use ferrocomm_core::group::Group;
+
+    use super::*;
+    use crate::testing::{collective, groups};
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Heard {
+        Issued,
+        Looks,
+        LooksAgain,
+    }
+
+    #[derive(Default)]
+    struct Listener(Vec<Heard>);
+
+    impl Notes for Listener {
+        fn issued(&mut self) {
+            self.0.push(Heard::Issued);
+        }
+        fn looks(&mut self) {
+            self.0.push(Heard::Looks);
+        }
+        fn looks_again(&mut self) {
+            self.0.push(Heard::LooksAgain);
+        }
+    }
+
+    /// What the notes of each of `count` barriers hear on one rank.
+    fn barriers(group: &HostGroup, count: u64) -> Vec<Vec<Heard>> {
+        (1..=count)
+            .map(|sequence| {
+                let mut call = collective(Collective::Barrier, Dtype::Byte, sequence, Mode::Sync);
+                let (conditions, mut heard) = (call.conditions(), Listener::default());
+                group.run(&mut call.task, &conditions, &mut heard).unwrap();
+                heard.0
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_short_collective_is_issued_before_its_rank_looks_for_others() {
+        let groups = groups(2);
+        let heard: Vec<_> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = groups
+                .iter()
+                .map(|group| scope.spawn(|| barriers(group, 200)))
+                .collect();
+            ranks
+                .into_iter()
+                .flat_map(|rank| rank.join().unwrap())
+                .collect()
+        });
+        for call in &heard {
+            assert_eq!(call.first(), Some(&Heard::Issued), "{call:?}");
+            let looks = call.iter().skip(1);
+            let at_first = looks.clone().take(1).all(|heard| *heard == Heard::Looks);
+            let again = looks.skip(1).all(|heard| *heard == Heard::LooksAgain);
+            assert!(at_first && again, "{call:?}");
+        }
+        // The first, before all know that they share memory, and any that met a busy engine, are the
+        // engine's.
+        assert!(heard.iter().any(|call| call.len() > 1));
+    }
+}

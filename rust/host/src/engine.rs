@@ -345,7 +345,7 @@ impl HostGroup {
 }
 
 /// Of a call that is started: whoever asks for it later notes what becomes of it.
-struct NoNotes;
+pub(crate) struct NoNotes;
 
 impl Notes for NoNotes {
     fn issued(&mut self) {}

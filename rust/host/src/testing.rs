@@ -13,7 +13,7 @@ use ferrocomm_core::ids::{CommId, GroupRank};
 use ferrocomm_core::reduce_op::ReduceOp;
 
 use crate::bootstrap::Member;
-use crate::engine::{HostEngine, HostGroup};
+use crate::engine::{HostEngine, HostGroup, NoNotes};
 
 /// Room for a busy machine; reaching it fails a test.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ pub(crate) fn barrier(sequence: u64) -> Call {
 /// Runs `call` on this thread until it is over.
 pub(crate) fn run(group: &dyn Group, mut call: Call) -> Result<()> {
     let conditions = call.conditions();
-    group.run(&mut call.task, &conditions, &mut || {})
+    group.run(&mut call.task, &conditions, &mut NoNotes)
 }
 
 /// What the ranks of `group` have in `values`, added up, in place.

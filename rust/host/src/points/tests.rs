@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ferrocomm_core::call::{Mode, Task};
 use ferrocomm_core::error::ErrorKind;
-use ferrocomm_core::group::Group;
+use ferrocomm_core::group::{Group, Notes};
 
 use super::*;
 use crate::testing::{LONG, groups, region, run};
@@ -151,6 +151,14 @@ fn a_receive_nobody_answers_ends_with_its_time() {
     assert_eq!(got[0], 9);
 }
 
+struct AbortsOnceIssued<'a>(&'a HostGroup);
+
+impl Notes for AbortsOnceIssued<'_> {
+    fn issued(&mut self) {
+        self.0.abort();
+    }
+}
+
 #[test]
 fn a_receive_that_spins_ends_when_its_communicator_is_aborted() {
     let [one, other] = pair();
@@ -160,9 +168,8 @@ fn a_receive_that_spins_ends_when_its_communicator_is_aborted() {
     let point = receiving(&other, &mut got, 1);
     let mut call = call(point, Mode::Sync, LONG);
     let conditions = call.conditions();
-    let mut issued = || other.abort();
     let error = other
-        .run(&mut call.task, &conditions, &mut issued)
+        .run(&mut call.task, &conditions, &mut AbortsOnceIssued(&other))
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
 }
