@@ -61,12 +61,13 @@ impl HostGroup {
             return self.longer((seat, turn), task, conditions, notes);
         }
         // All that the others need not wait for is done while their flags are on their way.
+        let patience = Patience::new(seat.spin(&turn), conditions.mode, brief.bytes());
+        let ready = brief.ready();
         brief.expect(&turn);
         notes.issued();
         brief.fetch_ahead(&turn);
-        let patience = Patience::new(seat.spin(&turn), conditions.mode, brief.bytes());
         // Without its reduction the engine finds what kept it from being made.
-        if let Ok(ready) = brief.ready() {
+        if let Ok(ready) = ready {
             notes.looks();
             if patience.wait(|| notes.looks_again(), || ready.step(&mut turn)) {
                 self.let_go(turn);
