@@ -4,7 +4,8 @@
 
 Links lead somewhere, and the site is built without a warning; variables and statuses are those of
 the code; a block of Python or C whose first line names a file runs as two ranks and prints what the
-`text` block after it shows. Those of README.md run under torchrun, as it says there.
+`text` block after it shows. Those of README.md run under torchrun, as it says there. Together they
+use every public name of the package.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import example_names
 import example_ranks
 import settings
 
@@ -127,6 +129,13 @@ def examples(page: Path) -> Iterator[Example]:
             yield Example(page, named.group(1), code, shown)
 
 
+def unused_names() -> Iterator[str]:
+    """Public names that no example uses."""
+    codes = [made.code for page in pages() for made in examples(page) if made.name.endswith(".py")]
+    for name in example_names.unused(codes):
+        yield f"no example uses {name}"
+
+
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs a command with the environment a reader would have."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TORCH", "FERROCOMM"))}
@@ -203,6 +212,7 @@ def main() -> int:
     checks.append(("site", list(wrong_site())))
     checks.append(("variables", list(wrong_variables())))
     checks.append(("statuses", list(wrong_statuses())))
+    checks.append(("names in examples", list(unused_names())))
     for page in pages():
         for example in examples(page):
             checks.append((f"{example.name} of {page.name}", list(wrong_output(example, library))))
