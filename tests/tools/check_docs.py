@@ -29,6 +29,7 @@ RANKS = 2
 LIMIT = 120.0  # seconds for one example; a guard against a hang
 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"(?:#|/\*) (\w+\.(?:py|c))\b")
 PREFIXES = "FERROCOMM|TORCHCOMMS?|TORCHELASTIC|MASTER|GLOO|NCCL|LOCAL|WORLD|OMPI|MPI|PMI|PALS|SLURM"
@@ -67,6 +68,21 @@ def dead_links(page: Path) -> Iterator[str]:
     for target in LINK.findall(page.read_text()):
         if "://" not in target and not (page.parent / target).exists():
             yield f"{page.name}: the link to {target} leads nowhere"
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link can name in a page: its headings, as sites write them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    plain = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings]
+    return {re.sub(r"\s", "-", heading) for heading in plain}
+
+
+def dead_anchors(page: Path) -> Iterator[str]:
+    """Links of a page to headings that are not there."""
+    for target, anchor in ANCHOR.findall(FENCE.sub("", page.read_text())):
+        other = page.parent / target if target else page
+        if "://" not in target and other.suffix == ".md" and anchor not in anchors(other):
+            yield f"{page.name}: {target}#{anchor} is no heading"
 
 
 def sources() -> Iterator[Path]:
@@ -208,7 +224,9 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     library = Path(sys.argv[1]).resolve()
-    checks = [(f"links of {page.name}", list(dead_links(page))) for page in pages()]
+    checks = [
+        (f"links of {page.name}", [*dead_links(page), *dead_anchors(page)]) for page in pages()
+    ]
     checks.append(("site", list(wrong_site())))
     checks.append(("variables", list(wrong_variables())))
     checks.append(("statuses", list(wrong_statuses())))

@@ -4,9 +4,10 @@ Required are the exported names of the package and of its public modules, and th
 the classes among them: methods, properties, fields, members of enumerations. What is inherited
 counts for the class that declares it; what a private base declares, for each public class.
 
-A use is code that names the thing: `torchcomms.OpName.send`, an import, a method of what was made
+A use is code that names the thing: `torchcomms.OpName.send`, a method of what was made
 by a call whose result is known (return types are those of the stubs), a keyword for a field, a
-class pattern, a method that a subclass overrides. Comments and prose are no uses. The examples run
+class pattern, a method that a subclass overrides. An import, a
+comment and prose are no uses. Whether a line is reached is not looked at. The examples run
 beforehand or afterwards: this module must not know how.
 """
 
@@ -157,7 +158,10 @@ class Reader(ast.NodeVisitor):
         """What an expression is, as far as it is known; its parts are noted on the way."""
         match node:
             case ast.Name(id=name):
-                return self.names.get(name)
+                meant = self.names.get(name)
+                if isinstance(meant, Named):
+                    self.use(meant.name)
+                return meant
             case ast.Attribute(value=value, attr=name):
                 return self._attribute(self.known(value), name)
             case ast.Call():
@@ -237,7 +241,6 @@ class Reader(ast.NodeVisitor):
         for alias in node.names:
             top = alias.name.partition(".")[0]
             if top == "torchcomms":
-                self.use(alias.name)
                 meant = alias.name if alias.asname else top
                 self.names[alias.asname or top] = Named(meant)
 
@@ -245,8 +248,7 @@ class Reader(ast.NodeVisitor):
         if node.module and node.module.partition(".")[0] == "torchcomms":
             for alias in node.names:
                 self.use(node.module)
-                self.use(path := f"{node.module}.{alias.name}")
-                self.names[alias.asname or alias.name] = Named(path)
+                self.names[alias.asname or alias.name] = Named(f"{node.module}.{alias.name}")
 
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
@@ -277,7 +279,9 @@ class Reader(ast.NodeVisitor):
     def visit_For(self, node: ast.For) -> None:
         match node.target, node.iter:
             # for name, (tensor, work) in zip(names, works): by position
-            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=parts):
+            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=parts) if len(
+                targets
+            ) == len(parts):
                 for target, part in zip(targets, parts, strict=True):
                     self.bind(target, self.known(part))
             case _:
