@@ -1,4 +1,4 @@
-// c10d's arguments into TorchComm's, and back.
+// c10d's arguments into TorchComm's, and back. Must not know how an operation is issued.
 
 #include "backend_wrapper.hpp"
 
@@ -10,16 +10,17 @@
 
 namespace ferrocomm {
 
-BackendWrapper::BackendWrapper(std::shared_ptr<TorchComm> comm)
+BackendWrapper::BackendWrapper(std::shared_ptr<TorchComm> comm, std::string name)
     : c10d::Backend(comm->rank(), comm->size()),
       comm_(std::move(comm)),
-      options_(c10::make_intrusive<BackendOptions>(comm_->backend(), comm_->timeout())) {
+      options_(c10::make_intrusive<BackendOptions>(comm_->backend(), comm_->timeout())),
+      name_(name.empty() ? comm_->backend() : std::move(name)) {
   options_->group_name = comm_->name();
 }
 
 void BackendWrapper::setTimeout(std::chrono::milliseconds timeout) {
   comm_->set_timeout(timeout);
-  options_->timeout = timeout;
+  options_->timeout = within_limits(timeout);
 }
 
 c10d::ErrorType BackendWrapper::getError() {
@@ -35,7 +36,7 @@ c10::intrusive_ptr<c10d::Backend> BackendWrapper::split(
   const auto timeout = opts ? opts->timeout : comm_->timeout();
   auto part = comm_->split(ranks, name == comm_->name() ? std::string() : name, timeout);
   if (!part) return nullptr;
-  return c10::make_intrusive<BackendWrapper>(std::move(part));
+  return c10::make_intrusive<BackendWrapper>(std::move(part), name_);
 }
 
 // torch asks a rank that stays outside once for each device type that this backend serves, and a
@@ -54,9 +55,11 @@ c10::intrusive_ptr<c10d::Backend> BackendWrapper::shrink(
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
   constexpr int kAbortFirst = 1;
   const std::string name = opts ? opts->group_name : std::string();
-  return c10::make_intrusive<BackendWrapper>(comm_->shrink(
-      ranks_to_exclude, (flags & kAbortFirst) != 0, name == comm_->name() ? std::string() : name,
-      opts ? opts->timeout : comm_->timeout()));
+  return c10::make_intrusive<BackendWrapper>(
+      comm_->shrink(ranks_to_exclude, (flags & kAbortFirst) != 0,
+                    name == comm_->name() ? std::string() : name,
+                    opts ? opts->timeout : comm_->timeout()),
+      name_);
 }
 
 void BackendWrapper::unsupported(const char* method) const {
@@ -187,13 +190,20 @@ void BackendWrapper::unregisterCompletionHook(int64_t hook_id) {
 template <typename Opts>
 CallOptions BackendWrapper::call_of(const Opts& opts) {
   CallOptions call = own_call();
-  if (opts.timeout != c10d::kUnsetTimeout) call.timeout = opts.timeout;
+  call.timeout = own_limit("call", opts.timeout);
   call.async = opts.asyncOp;
   if (auto batch = coalescing()) {
     call.async = true;
     call.group = batch->group();
   }
   return call;
+}
+
+std::chrono::milliseconds BackendWrapper::own_limit(const char* operation,
+                                                    std::chrono::milliseconds timeout) const {
+  if (timeout == c10d::kUnsetTimeout) return kNoTimeout;
+  if (timeout.count() < 0) throw_not_positive(comm_->site(operation), timeout);
+  return timeout;
 }
 
 CallOptions BackendWrapper::own_call() const {
@@ -355,8 +365,9 @@ void BackendWrapper::monitoredBarrier(const c10d::BarrierOptions& opts, bool nam
                                          to_string(comm_->site("monitored_barrier")) +
                                          "; use a gloo group for it");
   }
-  // c10d::kUnsetTimeout is negative.
-  monitored_barrier(*comm_, opts.timeout, name_all, monitored_barriers_++);
+  const bool unset = opts.timeout == c10d::kUnsetTimeout;
+  const auto limit = unset ? comm_->timeout() : own_limit("monitored_barrier", opts.timeout);
+  monitored_barrier(*comm_, limit, name_all, monitored_barriers_++);
 }
 
 // ---- point to point; always asynchronous, as torch waits for what it gets

@@ -24,10 +24,11 @@ class BackendWrapper : public c10d::Backend {
   using TensorLists = std::vector<Tensors>;
   using BaseWork = c10::intrusive_ptr<c10d::Work>;
 
-  explicit BackendWrapper(std::shared_ptr<TorchComm> comm);
+  /// `name` is what torch hears: where it is empty, the communicator's backend.
+  explicit BackendWrapper(std::shared_ptr<TorchComm> comm, std::string name = {});
   const std::shared_ptr<TorchComm>& comm() const { return comm_; }
 
-  const std::string getBackendName() const override { return comm_->backend(); }
+  const std::string getBackendName() const override { return name_; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
   bool supportsCoalescing() const override { return !comm_->foreign(); }
@@ -142,6 +143,9 @@ class BackendWrapper : public c10d::Backend {
   template <typename Opts>
   CallOptions call_of(const Opts& opts);
   /// Of a call that has no options of torch's.
+  /// The time-out that a caller of torch gave; zero: the communicator's. Raises for a negative one.
+  std::chrono::milliseconds own_limit(const char* operation,
+                                      std::chrono::milliseconds timeout) const;
   CallOptions own_call() const;
   std::shared_ptr<Batch> coalescing();
   const at::Tensor& only(const char* operation, const char* argument, const Tensors& tensors);
@@ -155,6 +159,8 @@ class BackendWrapper : public c10d::Backend {
   // with this layout it finds a member of ours there.
   std::shared_ptr<TorchComm> comm_;
   c10::intrusive_ptr<BackendOptions> options_;
+
+  const std::string name_;
 
   // From torch's numbers of hooks to the communicator's.
   using HookIds = std::unordered_map<int64_t, uint64_t>;

@@ -1,5 +1,6 @@
 // TorchComm, BatchSendRecv, TorchWork and ReduceOp for Python. The GIL is released where the engine
-// may block: inside `Operation::issue`, the waits and the life-cycle calls of TorchComm.
+// may block: inside `Operation::issue`, the waits and the life-cycle calls of TorchComm. Must not
+// know how an operation is issued.
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/Exceptions.h>
@@ -36,7 +37,7 @@ enum class WorkStatus { kNotStarted, kInProgress, kCompleted, kTimedOut, kError 
 WorkStatus status_of(const TorchWork& self) {
   switch (self.work->status()) {
     case FC_IN_PROGRESS:
-      return WorkStatus::kInProgress;
+      return self.work->has_begun() ? WorkStatus::kInProgress : WorkStatus::kNotStarted;
     case FC_OK:
       return WorkStatus::kCompleted;
     case FC_ERR_TIMEOUT:
@@ -120,12 +121,18 @@ void define_common(CommClass& comm) {
       .def("get_name", &TorchComm::name)
       .def("get_device", &TorchComm::device)
       .def("get_backend", &TorchComm::backend)
-      .def("get_backend_version", [](const TorchComm&) { return std::string(fc_version()); })
+      .def("get_backend_version",
+           [](const TorchComm& self) {
+             return self.foreign() ? self.foreign()->version() : std::string(fc_version());
+           })
       .def("get_mem_allocator", mem_allocator_of)
       .def_property_readonly("mem_allocator", mem_allocator_of)
       .def("get_sequence", &TorchComm::sequence)
       .def("get_timeout", &TorchComm::timeout)
-      .def("set_timeout", &TorchComm::set_timeout, py::arg("timeout"))
+      .def(
+          "set_timeout",
+          [](TorchComm& self, const TimeSpan& timeout) { self.set_timeout(timeout.length); },
+          py::arg("timeout"))
       .def("get_options", options_of)
       .def("get_hints", &TorchComm::hints)
       .def("set_hints", &TorchComm::set_hints, py::arg("hints"))
@@ -279,16 +286,14 @@ void define_point_to_point(CommClass& comm) {
 }  // namespace
 
 std::chrono::milliseconds limit_of(const Timeout& timeout) {
-  using std::chrono::milliseconds;
-  if (!timeout) return milliseconds(0);
-  if (timeout->count() <= 0) {
+  if (!timeout) return std::chrono::milliseconds(0);
+  if (timeout->length.count() <= 0) {
     throw_status(FC_ERR_INVALID_ARGUMENT, "invalid argument: the time-out is too short, got " +
-                                              std::to_string(timeout->count()) +
+                                              std::to_string(timeout->length.count()) +
                                               " ms, expected at least 1 ms; leave it out to have "
                                               "the communicator's");
   }
-  const auto longest = std::chrono::duration_cast<milliseconds>(std::chrono::nanoseconds::max());
-  return std::min(*timeout, longest);
+  return timeout->length;
 }
 
 void bind_reduce_op(py::module_& module) {

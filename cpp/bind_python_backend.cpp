@@ -1,5 +1,5 @@
 // Communicators that a backend written in Python serves: TorchComm's operations become calls of its
-// methods, through torchcomms._python_backend.
+// methods, through torchcomms._python_backend. Must not know what a backend does.
 
 #include <ATen/core/ivalue.h>
 #include <pybind11/chrono.h>
@@ -169,6 +169,9 @@ class PythonBackend final : public ForeignBackend {
     py::gil_scoped_acquire gil;
     object(backend_).attr("abort")();
   }
+  std::string version() override {
+    return py::cast<std::string>(helper("version")(object(backend_), spec_.backend));
+  }
   PyObject* implementation() override { return object(backend_).inc_ref().ptr(); }
 
   /// Asks the backend for its rank and size.
@@ -202,12 +205,12 @@ void bind_python_backend(py::module_& module) {
   module.def(
       "_foreign_comm",
       [](const py::object& implementation, const std::string& backend, at::Device device,
-         const std::string& name, Milliseconds timeout, const HintMap& hints) {
+         const std::string& name, const TimeSpan& timeout, const HintMap& hints) {
         CommSpec spec;
         spec.backend = backend;
         spec.device = device;
         spec.name = name;
-        spec.timeout = timeout;
+        spec.timeout = timeout.length;
         spec.hints = hints;
         return PythonBackend::make(implementation, std::move(spec));
       },

@@ -10,6 +10,10 @@
 namespace ferrocomm {
 namespace {
 
+std::optional<std::chrono::milliseconds> limit_given(const Timeout& timeout) {
+  return timeout ? std::optional(timeout->length) : std::nullopt;
+}
+
 std::string describe(const ReconfigureOptions& options) {
   const auto count =
       std::visit([](const auto& handles) { return handles.size(); }, options.init_handles);
@@ -30,13 +34,15 @@ void bind_reconfigure(py::module_& module) {
                       "The arguments of TorchComm.reconfigure; the same on all members.")
       .def(py::init(
                [](int64_t uuid, InitHandles handles, const Timeout& timeout, const Hints& hints) {
-                 return Options{uuid, std::move(handles), timeout, hints};
+                 return Options{uuid, std::move(handles), limit_given(timeout), hints};
                }),
            py::arg("uuid"), py::arg("init_handles"), py::arg("timeout") = py::none(),
            py::arg("hints") = py::none())
       .def_readwrite("uuid", &Options::uuid)
       .def_readwrite("init_handles", &Options::init_handles)
-      .def_readwrite("timeout", &Options::timeout)
+      .def_property(
+          "timeout", [](const Options& self) { return self.timeout; },
+          [](Options& self, const Timeout& timeout) { self.timeout = limit_given(timeout); })
       .def_readwrite("hints", &Options::hints)
       .def("__repr__", describe);
 }
@@ -47,7 +53,8 @@ void define_reconfigure(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm)
           "reconfigure",
           [](TorchComm& self, int64_t uuid, InitHandles handles, const Timeout& timeout,
              const Hints& hints) {
-            return TorchWork{reconfigure(self, {uuid, std::move(handles), timeout, hints})};
+            return TorchWork{
+                reconfigure(self, {uuid, std::move(handles), limit_given(timeout), hints})};
           },
           py::arg("uuid"), py::arg("init_handles"), py::arg("timeout") = py::none(),
           py::arg("hints") = py::none())

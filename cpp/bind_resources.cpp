@@ -1,5 +1,5 @@
 // What TorchComm holds beside its operations, for Python. Which memory a pool has is asked of torch
-// in Python, so that the shim needs no library of CUDA's.
+// in Python, so that the shim needs no library of CUDA's. Must not know CUDA.
 
 #include "bindings.hpp"
 #include "run_later.hpp"

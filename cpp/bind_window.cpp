@@ -1,5 +1,6 @@
 // TorchCommWindow for Python. The GIL is released where the engine may block: inside
-// `Operation::issue`, the waits, and what all ranks do together.
+// `Operation::issue`, the waits, and what all ranks do together. Must not know how the memory of
+// others is reached.
 
 #include <torch/csrc/DynamicTypes.h>
 

@@ -1,7 +1,8 @@
 // The Python classes of `torchcomms._comms`, one function per noun. They translate arguments, and
-// what an operation does is decided below them.
+// what an operation does is decided below them. Must not know how it is issued.
 #pragma once
 
+#include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <unordered_map>
 
 #include "comm.hpp"
+#include "time_limit.hpp"
 #include "window.hpp"
 
 namespace ferrocomm {
@@ -25,10 +27,15 @@ struct PyReduceOp {
   c10d::ReduceOp op;
 };
 
-using Timeout = std::optional<std::chrono::milliseconds>;
+/// A `datetime.timedelta` of any length, within the limits of time-outs.
+struct TimeSpan {
+  std::chrono::milliseconds length{0};
+};
+
+using Timeout = std::optional<TimeSpan>;
 using Hints = std::optional<HintMap>;
 
-/// The limit that a caller gave, cut to what the engine can count; zero where there is none. Raises
+/// The limit that a caller gave; zero where there is none. Raises
 /// ValueError for one that is no time at all.
 std::chrono::milliseconds limit_of(const Timeout& timeout);
 
@@ -66,3 +73,38 @@ void bind_reconfigure(py::module_& module);
 void define_reconfigure(py::class_<TorchComm, std::shared_ptr<TorchComm>>& comm);
 
 }  // namespace ferrocomm
+
+namespace pybind11::detail {
+
+/// pybind's own counts microseconds, of which `timedelta.max` has more than fit.
+template <>
+struct type_caster<ferrocomm::TimeSpan> {
+  PYBIND11_TYPE_CASTER(ferrocomm::TimeSpan, const_name("datetime.timedelta"));
+
+  bool load(handle source, bool) {
+    if (PyDateTimeAPI == nullptr) PyDateTime_IMPORT;
+    std::chrono::milliseconds length;
+    if (PyDelta_Check(source.ptr())) {
+      length =
+          std::chrono::hours(24) * static_cast<int64_t>(PyDateTime_DELTA_GET_DAYS(source.ptr()));
+      length += std::chrono::seconds(PyDateTime_DELTA_GET_SECONDS(source.ptr()));
+      length += std::chrono::milliseconds(PyDateTime_DELTA_GET_MICROSECONDS(source.ptr()) / 1000);
+    } else if (PyFloat_Check(source.ptr())) {
+      const std::chrono::duration<double> seconds(PyFloat_AS_DOUBLE(source.ptr()));
+      if (!(seconds >= -ferrocomm::kLongest)) return false;  // nor is what is no number
+      length = seconds > ferrocomm::kLongest
+                   ? ferrocomm::kLongest
+                   : std::chrono::duration_cast<std::chrono::milliseconds>(seconds);
+    } else {
+      return false;
+    }
+    value.length = ferrocomm::within_limits(length);
+    return true;
+  }
+
+  static handle cast(const ferrocomm::TimeSpan& span, return_value_policy policy, handle parent) {
+    return make_caster<std::chrono::milliseconds>::cast(span.length, policy, parent);
+  }
+};
+
+}  // namespace pybind11::detail

@@ -1,5 +1,5 @@
 // The life of a communicator: made, split, asked, ended. Its operations are in collectives.cpp and
-// point_to_point.cpp.
+// point_to_point.cpp. Must not know how ranks meet.
 
 #include "comm.hpp"
 
@@ -40,11 +40,9 @@ std::vector<fc_hint> to_hints(const CommSpec& spec) {
   return hints;
 }
 
-// What is longer than can be counted becomes as long as can be.
-int64_t to_ns(std::chrono::milliseconds timeout) {
-  using std::chrono::nanoseconds;
-  const auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds::max());
-  return std::max<int64_t>(0, nanoseconds(std::min(timeout, longest)).count());
+// Raises where the shim itself would find a hint wrong, though nobody makes a window yet.
+void check_hints(const Site& site, const HintMap& hints) {
+  static_cast<void>(wants_shared_memory(site, hints));
 }
 
 // Valid as long as `spec` and `hints`.
@@ -82,6 +80,7 @@ void abort_all_comms() noexcept {
 
 std::shared_ptr<TorchComm> TorchComm::create(const CommSpec& spec,
                                              const c10::intrusive_ptr<c10d::Store>& store) {
+  check_hints({spec.name, spec.rank, "join"}, spec.hints);
   const auto hints = to_hints(spec);
   const fc_comm_options options = to_options(spec, hints);
   fc_store_table table = store_table(store);
@@ -93,6 +92,7 @@ std::shared_ptr<TorchComm> TorchComm::create(const CommSpec& spec,
 }
 
 std::shared_ptr<TorchComm> create_unconfigured(const CommSpec& spec) {
+  check_hints({spec.name, spec.rank, "join"}, spec.hints);
   const auto hints = to_hints(spec);
   const fc_comm_options options = to_options(spec, hints);
   fc_comm* comm = nullptr;
@@ -167,11 +167,8 @@ std::chrono::milliseconds TorchComm::timeout() const {
 }
 
 void TorchComm::set_timeout(std::chrono::milliseconds timeout) {
-  if (timeout.count() <= 0) {
-    throw_invalid(site("set_timeout"), {"the time-out is not positive",
-                                        std::to_string(timeout.count()) + " ms", "", ""});
-  }
-  if (foreign_) return foreign_->set_timeout(timeout);
+  if (timeout.count() <= 0) throw_not_positive(site("set_timeout"), timeout);
+  if (foreign_) return foreign_->set_timeout(within_limits(timeout));
   check(fc_comm_set_timeout(handle(), to_ns(timeout)));
 }
 
@@ -241,6 +238,8 @@ HintMap TorchComm::hints() const {
 }
 
 void TorchComm::set_hints(HintMap hints) {
+  // A backend in Python has names of its own.
+  if (!foreign_) check_hints(site("set_hints"), hints);
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [key, value] : hints) hints_[key] = std::move(value);
 }
@@ -305,6 +304,7 @@ std::shared_ptr<TorchComm> TorchComm::split_engine(const std::vector<int>& ranks
                                                    const std::string& own,
                                                    std::chrono::milliseconds timeout,
                                                    HintMap wishes) {
+  check_hints(site("split"), wishes);
   const std::vector<int32_t> members(ranks.begin(), ranks.end());
   CommSpec spec;
   spec.backend = backend_;

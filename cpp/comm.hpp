@@ -1,7 +1,8 @@
 // The communicator as torch sees it: operations on tensors, each returning a work.
 //
 // Both faces stand on it: the Python class of the same name and the c10d backend. It checks what
-// only tensors know (device, dtype, layout, counts); ranks, roots and states are the engine's.
+// only tensors know (device, dtype, layout, counts); ranks, roots and states are the engine's. Must
+// not know how data moves.
 #pragma once
 
 #include <chrono>
@@ -240,7 +241,7 @@ class Batch {
 };
 
 /// A barrier whose rank 0 names the ranks that do not come within `timeout`: the first one, or all
-/// of them with `name_all`. A negative time-out is the communicator's; zero has passed already.
+/// of them with `name_all`. A time-out of zero has passed already.
 /// `round` counts these barriers on the communicator.
 void monitored_barrier(TorchComm& comm, std::chrono::milliseconds timeout, bool name_all,
                        uint32_t round);

@@ -1,4 +1,4 @@
-// What the pages of the debug server say, as JSON.
+// What the pages of the debug server say, as JSON. Must not know how the server shows it.
 
 #include "debug_handlers.hpp"
 

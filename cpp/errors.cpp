@@ -1,10 +1,11 @@
-// Statuses, texts and interrupts into exceptions.
+// Statuses, texts and interrupts into exceptions. Must not know communicators.
 
 #include "errors.hpp"
 
 #include <c10/util/Exception.h>
 
 #include "python_runtime.hpp"
+#include "time_limit.hpp"
 
 namespace ferrocomm {
 namespace {
@@ -28,6 +29,14 @@ void throw_invalid(const Site& site, const Complaint& complaint) {
   text += to_string(site);
   if (!complaint.remedy.empty()) text += "; " + complaint.remedy;
   throw_status(FC_ERR_INVALID_ARGUMENT, text);
+}
+
+void throw_not_positive(const Site& site, std::chrono::milliseconds timeout) {
+  // torch counts microseconds, and what does not fit comes out as anything.
+  const bool wrapped = timeout < -kLongest;
+  throw_invalid(site, {"the time-out is not positive", std::to_string(timeout.count()) + " ms",
+                       "at least 1 ms; more than 100 years are as 100 years",
+                       wrapped ? "torch can hand over no more than 106751991 days" : ""});
 }
 
 std::exception_ptr to_exception(fc_status status, const std::string& text) {

@@ -2,6 +2,7 @@
 // communicators: who failed is in the text.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -30,6 +31,9 @@ std::string to_string(const Site& site);
 
 /// Raises ValueError in the words of the engine's own messages. Nothing may have moved yet.
 [[noreturn]] void throw_invalid(const Site& site, const Complaint& complaint);
+
+/// Raises ValueError for a time-out that is none. Nothing may have moved yet.
+[[noreturn]] void throw_not_positive(const Site& site, std::chrono::milliseconds timeout);
 
 /// The exception for a failure: ValueError for a bad argument, NotImplementedError for what is not
 /// supported, DistStoreError and DistNetworkError for the store, DistBackendError for the rest.

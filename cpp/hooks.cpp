@@ -1,4 +1,5 @@
-// Calling hooks, and waiting until those that tell of ends have been called.
+// Calling hooks, and waiting until those that tell of ends have been called. Must not know what a
+// hook does.
 
 #include "hooks.hpp"
 

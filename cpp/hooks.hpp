@@ -236,6 +236,7 @@ class ForeignBackend {
   virtual std::string state() = 0;
   virtual std::chrono::milliseconds timeout() = 0;
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+  virtual std::string version() = 0;
   virtual void finalize() = 0;
   virtual void abort() = 0;
   /// A new reference to the object behind it; called under the GIL.

@@ -1,4 +1,5 @@
-// torch's allocator over the engine's, and moving a storage into its memory.
+// torch's allocator over the engine's, and moving a storage into its memory. Must not know
+// communicators.
 
 #include "mem_allocator.hpp"
 

@@ -1,6 +1,6 @@
 // `torchcomms._comms`: what happens at import, the c10d backend class and the module's functions.
 //
-// Import starts no thread: processes fork after it.
+// Import starts no thread: processes fork after it. Must not know what the classes do.
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/Exceptions.h>
@@ -108,8 +108,10 @@ void bind_backend_wrapper(py::module_& module) {
   // keep_alive: `get_comm` must return the very object it was made with, and torch keeps only this.
   py::class_<BackendWrapper, c10d::Backend, c10::intrusive_ptr<BackendWrapper>>(module,
                                                                                 "_BackendWrapper")
-      .def(py::init([](const Comm& comm) { return c10::make_intrusive<BackendWrapper>(comm); }),
-           py::arg("comm").none(false), py::keep_alive<1, 2>())
+      .def(py::init([](const Comm& comm, const std::string& name) {
+             return c10::make_intrusive<BackendWrapper>(comm, name);
+           }),
+           py::arg("comm").none(false), py::arg("name") = "", py::keep_alive<1, 2>())
       .def("get_comm", [](const BackendWrapper& self) { return self.comm(); })
       .def(
           "register_mem_pool",

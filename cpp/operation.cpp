@@ -1,4 +1,5 @@
-// Between an operation and those who watch it: hooks, the profiler, a backend in Python.
+// Between an operation and those who watch it: hooks, the profiler, a backend in Python. Must not
+// know which operation it is.
 
 #include "operation.hpp"
 

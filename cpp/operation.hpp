@@ -8,17 +8,17 @@
 #include <unordered_map>
 #include <vector>
 
+#include "hints.hpp"
 #include "param_comms.hpp"
 #include "python_runtime.hpp"
 #include "reduce_op.hpp"
 #include "streams.hpp"
+#include "time_limit.hpp"
 #include "work.hpp"
 
 namespace ferrocomm {
 
 class TorchComm;
-
-using HintMap = std::unordered_map<std::string, std::string>;
 
 /// How an operation is called.
 struct CallOptions {
@@ -97,7 +97,7 @@ class Operation {
   void issue_with(double factor, const void* device_factor, F&& start) {
     fc_op_options options;
     fc_op_options_init(&options);
-    options.timeout_ns = std::chrono::nanoseconds(call_.timeout).count();
+    options.timeout_ns = to_ns(call_.timeout);
     options.premul_factor = factor;
     options.premul_device_factor = device_factor;
     std::vector<fc_hint> hints;

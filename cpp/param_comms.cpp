@@ -1,4 +1,5 @@
-// The record of a call for torch's profiler, in torch's own form.
+// The record of a call for torch's profiler, in torch's own form. Must not know what the profiler
+// makes of it.
 
 #include "param_comms.hpp"
 

@@ -201,7 +201,7 @@ void monitored_barrier(TorchComm& comm, Milliseconds timeout, bool name_all, uin
   Hooked hooked(comm, [] { return OpArgs{OpName::kBarrier}; });
   // A tag of its own per round: a token that came too late is not taken for the next round's.
   const uint32_t tag = kOwnTags | round;
-  if (timeout.count() < 0) timeout = comm.timeout();
+  timeout = within_limits(timeout);
   if (timeout.count() == 0) {
     throw_status(FC_ERR_TIMEOUT, "time-out: Rank " + std::to_string(comm.rank()) +
                                      " timed out in monitoredBarrier after 0 ms [communicator " +

@@ -1,4 +1,5 @@
-// An operation's event for torch's profiler, from its call to its end.
+// An operation's event for torch's profiler, from its call to its end. Must not know what the
+// operation does.
 
 #include "profiling.hpp"
 

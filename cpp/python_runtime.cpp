@@ -1,4 +1,4 @@
-// The GIL, signals, log records and the end of the interpreter.
+// The GIL, signals, log records and the end of the interpreter. Must not know communicators.
 
 #include "python_runtime.hpp"
 

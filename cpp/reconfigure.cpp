@@ -1,4 +1,4 @@
-// One call of the C ABI and its work.
+// One call of the C ABI and its work. Must not know how members meet.
 
 #include "reconfigure.hpp"
 
@@ -36,13 +36,11 @@ WorkPtr reconfigure(TorchComm& comm, const ReconfigureOptions& options,
   wishes.ordered = std::holds_alternative<std::vector<std::string>>(options.init_handles) ? 1 : 0;
   const auto timeout = options.timeout.value_or(std::chrono::milliseconds(0));
   const Site site = comm.site("reconfigure");
-  if (options.timeout && timeout.count() <= 0) {
-    throw_invalid(site, {"the time-out is not positive", std::to_string(timeout.count()) + " ms",
-                         "at least 1 ms", ""});
-  }
-  wishes.timeout_ns = std::chrono::nanoseconds(timeout).count();
+  if (options.timeout && timeout.count() <= 0) throw_not_positive(site, timeout);
+  wishes.timeout_ns = to_ns(timeout);
   std::vector<fc_hint> hints;
   if (options.hints) {
+    static_cast<void>(wants_shared_memory(site, *options.hints));
     for (const auto& [key, value] : *options.hints) hints.push_back({key.c_str(), value.c_str()});
   }
   wishes.hints = hints.data();

@@ -1,4 +1,4 @@
-// One table: op of torch, op of the engine, factor.
+// One table: op of torch, op of the engine, factor. Must not know how elements are combined.
 
 #include "reduce_op.hpp"
 

@@ -1,5 +1,6 @@
 // A job may run a user's future callback, and that may block on another collective whose completion
-// is a job too. So a job never waits for another: when no thread is idle, one more is started.
+// is a job too. So a job never waits for another: when no thread is idle, one more is started. Must
+// not know what a job does.
 
 #include "run_later.hpp"
 

@@ -2,6 +2,7 @@
 //
 // The type of an exception does not say what happened: a time-out is a DistStoreError from TCPStore
 // and HashStore, a plain c10::Error from FileStore, and whatever a store written in Python raises.
+// Must not know what is kept there.
 
 #include "store_table.hpp"
 

@@ -1,4 +1,4 @@
-// Asked of whichever device guard torch has registered.
+// Asked of whichever device guard torch has registered. Must not know which one that is.
 
 #include "streams.hpp"
 

@@ -1,4 +1,4 @@
-// Checks of layouts and sizes, and copies of what is not contiguous.
+// Checks of layouts and sizes, and copies of what is not contiguous. Must not know communicators.
 
 #include "tensors.hpp"
 

@@ -1,17 +1,18 @@
-// Who has which extension, and until when.
+// Who has which extension, and until when. Must not know clocks.
 
 #include "timeout_extensions.hpp"
 
 #include <algorithm>
 
 #include "comm.hpp"
+#include "time_limit.hpp"
 
 namespace ferrocomm {
 
 void TimeoutExtensions::add(std::chrono::milliseconds extension) {
   if (extension.count() <= 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  extensions_.push_back({extension, nullptr});
+  extensions_.push_back({within_limits(extension), nullptr});
   watchers_.come();
 }
 
@@ -22,7 +23,7 @@ void TimeoutExtensions::apply(const TorchComm& comm, const std::shared_ptr<Opera
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& extension : extensions_) {
     if (timeout.count() <= 0) timeout = usual;
-    timeout += extension.by;
+    timeout = within_limits(timeout) + extension.by;
     if (!extension.first) extension.first = state;
   }
 }

@@ -1,7 +1,7 @@
 // Time-outs that are longer for a while: c10d's addEphemeralTimeout.
 //
 // An extension holds for every operation that is called after it was added, until the first of
-// those has ended. Several add up, and each ends by itself.
+// those has ended. Several add up, and each ends by itself. Must not know what the operations do.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
 // Registering, and what is done to the windows of others: checks, then one call of the C ABI each.
+// Must not know how that memory is reached.
 
 #include "window.hpp"
 
@@ -23,7 +24,7 @@ WindowHandle own_window(fc_window* window) {
 fc_op_options options_of(const TorchComm& comm, std::chrono::milliseconds timeout) {
   fc_op_options options;
   fc_op_options_init(&options);
-  options.timeout_ns = std::max<int64_t>(0, std::chrono::nanoseconds(timeout).count());
+  options.timeout_ns = to_ns(timeout);
   if (has_streams(comm.device())) {
     options.stream = driver_handle(current_stream(comm.device()));
   }
@@ -33,17 +34,6 @@ fc_op_options options_of(const TorchComm& comm, std::chrono::milliseconds timeou
 int as_rank(int64_t rank) {
   // One that is no rank at all stays none.
   return rank < 0 || rank > std::numeric_limits<int>::max() ? -1 : static_cast<int>(rank);
-}
-
-constexpr const char* kShareMemory = "share_memory";
-
-// Whether `hints` have this one, and want it.
-bool is_wished(const Site& site, const HintMap& hints, const char* name) {
-  const auto hint = hints.find(name);
-  if (hint == hints.end() || hint->second == "false" || hint->second == "0") return false;
-  if (hint->second == "true" || hint->second == "1") return true;
-  throw_invalid(site, {std::string("the hint ") + name + " has no such value", hint->second,
-                       "true, 1, false or 0", ""});
 }
 
 [[noreturn]] void throw_not_registered(const Site& site) {
@@ -68,7 +58,7 @@ void Window::register_tensor(const at::Tensor& tensor, bool owning,
   const Site site = comm_->site("tensor_register");
   // The call's own wish, else that of the communicator.
   const HintMap asked = hints.count(kShareMemory) > 0 ? hints : comm_->hints();
-  const bool shares = is_wished(site, asked, kShareMemory);
+  const bool shares = wants_shared_memory(site, asked);
   Holdings holdings;
   Stage stage(site, comm_->device(), holdings);
   if (tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_contiguous()) {

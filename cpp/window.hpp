@@ -1,7 +1,7 @@
 // Windows as torch sees them: a tensor of every rank that the others write to and read from.
 //
 // Both faces stand on it: the Python class and c10d's. It checks what only tensors know; ranks,
-// bounds and states are the engine's.
+// bounds and states are the engine's. Must not know how the memory of others is reached.
 #pragma once
 
 #include <memory>

@@ -1,13 +1,16 @@
-// How operations end: waits, results, futures and failures.
+// How operations end: waits, results, futures and failures. Must not know what an operation does.
 
 #include "work.hpp"
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/StreamGuard.h>
 
+#include <algorithm>
+
 #include "hooks.hpp"
 #include "python_runtime.hpp"
 #include "run_later.hpp"
+#include "time_limit.hpp"
 
 namespace ferrocomm {
 namespace {
@@ -129,7 +132,7 @@ void OperationState::wait(std::chrono::milliseconds timeout) {
 
 void OperationState::wait_for_parts(std::chrono::milliseconds timeout) {
   const bool bounded = timeout.count() > 0;
-  const auto deadline = Clock::now() + timeout;
+  const auto deadline = Clock::now() + within_limits(timeout);
   for (auto& part : parts_) {
     int64_t left = 0;
     if (bounded) {
@@ -157,6 +160,13 @@ bool OperationState::is_complete() {
 std::exception_ptr OperationState::failure() const { return settled() ? error_ : nullptr; }
 
 fc_status OperationState::status() { return is_complete() ? status_ : FC_IN_PROGRESS; }
+
+bool OperationState::has_begun() const {
+  if (phase_.load(std::memory_order_acquire) == Phase::kBuilding) return false;
+  if (settled() || parts_.empty()) return true;
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [](const auto& part) { return fc_work_has_begun(part.get()) != 0; });
+}
 
 void OperationState::cancel() {
   require_published();

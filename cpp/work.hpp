@@ -6,7 +6,8 @@
 // future may take the GIL.
 //
 // On a device with streams a wait makes the current stream wait, not the host. From then on the
-// stream keeps the tensors' memory, so they are let go there and then.
+// stream keeps the tensors' memory, so they are let go there and then. Must not know what the
+// operation does.
 #pragma once
 
 #include <torch/headeronly/version.h>
@@ -76,6 +77,8 @@ class OperationState : public std::enable_shared_from_this<OperationState> {
   bool holds() const { return !joined_.load(std::memory_order_acquire) && !settled(); }
   /// FC_IN_PROGRESS, FC_OK, or the status of the failure.
   fc_status status();
+  /// Whether the engine works at a part of it, or has; false before it is issued.
+  bool has_begun() const;
   /// Ends pending point-to-point operations.
   void cancel();
   /// Makes the engine's completion reach `settle`, so that nobody has to wait.
@@ -154,6 +157,8 @@ class BaseWork : public c10d::Work {
   using c10d::Work::Work;
   /// FC_IN_PROGRESS, FC_OK, or the status of the failure.
   virtual fc_status status() = 0;
+  /// False while it waits for what was issued before it; true where nobody can tell.
+  virtual bool has_begun() { return true; }
   /// Blocks the host, whatever the device.
   virtual void wait_blocking() = 0;
 };
@@ -187,6 +192,7 @@ class CommWork final : public BaseWork {
 #endif
 
   fc_status status() override { return state_->status(); }
+  bool has_begun() override { return state_->has_begun(); }
 
  private:
   std::shared_ptr<OperationState> state_;

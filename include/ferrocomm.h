@@ -1324,6 +1324,12 @@ fc_status fc_work_keep(struct fc_work *work,
 fc_status fc_work_status(const struct fc_work *work);
 
 /**
+ * 0 for an operation that waits behind another one of its communicator, which its time-out does not
+ * count; 1 once it has begun, for NULL, and where the engine cannot tell. Never blocks.
+ */
+int32_t fc_work_has_begun(const struct fc_work *work);
+
+/**
  * Text of the operation's failure, empty without one. `*text` receives an owned string.
  */
 fc_status fc_work_error(const struct fc_work *work, struct fc_string **text);

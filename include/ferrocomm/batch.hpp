@@ -34,14 +34,14 @@ class Batch {
 
   // Issues what was added, waits for it, and empties the batch.
   void run(const OpOptions& options = {}) {
-    const fc_op_options raw = options.raw();
-    detail::check(fc_batch_issue(get(), &raw, nullptr));
+    const detail::RawOpOptions raw(options);
+    detail::check(fc_batch_issue(get(), raw.get(), nullptr));
   }
   // Issues what was added and empties the batch.
   Work start(const OpOptions& options = {}) {
-    const fc_op_options raw = options.raw();
+    const detail::RawOpOptions raw(options);
     fc_work* work = nullptr;
-    detail::check(fc_batch_issue(get(), &raw, &work));
+    detail::check(fc_batch_issue(get(), raw.get(), &work));
     return Work(work);
   }
 

@@ -170,8 +170,9 @@ class Operations {
 
   template <class Function>
   Result call(const OpOptions& options, Function function) {
-    const fc_op_options raw = options.raw();
-    return face().finish([&](fc_comm* comm, fc_work** work) { return function(comm, &raw, work); });
+    const detail::RawOpOptions raw(options);
+    return face().finish(
+        [&](fc_comm* comm, fc_work** work) { return function(comm, raw.get(), work); });
   }
 };
 

@@ -38,14 +38,7 @@ struct ReconfigureOptions {
 struct OpOptions {
   Nanoseconds timeout{0};
   double premul_factor = 1.0;
-
-  fc_op_options raw() const noexcept {
-    fc_op_options options;
-    fc_op_options_init(&options);
-    options.timeout_ns = timeout.count();
-    options.premul_factor = premul_factor;
-    return options;
-  }
+  std::vector<std::pair<std::string, std::string>> hints;
 };
 
 namespace detail {
@@ -57,6 +50,26 @@ inline std::vector<fc_hint> to_hints(
   for (const auto& [key, value] : hints) raw.push_back({key.c_str(), value.c_str()});
   return raw;
 }
+
+// What the C ABI takes for one operation. Borrows `options`.
+class RawOpOptions {
+ public:
+  explicit RawOpOptions(const OpOptions& options) : hints_(to_hints(options.hints)) {
+    fc_op_options_init(&raw_);
+    raw_.timeout_ns = options.timeout.count();
+    raw_.premul_factor = options.premul_factor;
+    raw_.hints = hints_.data();
+    raw_.hint_count = hints_.size();
+  }
+  RawOpOptions(const RawOpOptions&) = delete;
+  RawOpOptions& operator=(const RawOpOptions&) = delete;
+
+  const fc_op_options* get() const noexcept { return &raw_; }
+
+ private:
+  std::vector<fc_hint> hints_;
+  fc_op_options raw_;
+};
 
 // They borrow both.
 inline fc_comm_options to_raw(const Options& options, const std::vector<fc_hint>& hints) {

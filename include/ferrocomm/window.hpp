@@ -123,9 +123,9 @@ class WindowOperations {
  private:
   template <class Function>
   Result call(const OpOptions& options, Function function) {
-    const fc_op_options raw = options.raw();
+    const detail::RawOpOptions raw(options);
     return static_cast<Face&>(*this).finish(
-        [&](fc_window* window, fc_work** work) { return function(window, &raw, work); });
+        [&](fc_window* window, fc_work** work) { return function(window, raw.get(), work); });
   }
 };
 
@@ -153,9 +153,9 @@ class Window : public WindowOperations<Window, void> {
  public:
   // Every rank calls it, in order with its collectives; ranks may give different lengths.
   Window(const Communicator& comm, void* memory, std::size_t bytes, const OpOptions& options = {}) {
-    const fc_op_options raw = options.raw();
+    const detail::RawOpOptions raw(options);
     fc_window* window = nullptr;
-    detail::check(fc_window_create(comm.get(), memory, bytes, &raw, &window));
+    detail::check(fc_window_create(comm.get(), memory, bytes, raw.get(), &window));
     handle_.reset(window);
   }
   template <class T>
@@ -184,8 +184,8 @@ class Window : public WindowOperations<Window, void> {
   }
   // Ends the window; every rank calls it, in order with its collectives.
   void deregister(const OpOptions& options = {}) {
-    const fc_op_options raw = options.raw();
-    detail::check(fc_window_deregister(handle(), &raw));
+    const detail::RawOpOptions raw(options);
+    detail::check(fc_window_deregister(handle(), raw.get()));
   }
 
   fc_window* handle() const noexcept { return handle_.get(); }

@@ -26,6 +26,8 @@ class Work {
   // FC_IN_PROGRESS, FC_OK or the failure.
   fc_status status() const noexcept { return fc_work_status(get()); }
   bool done() const noexcept { return status() != FC_IN_PROGRESS; }
+  // Whether it no longer waits behind another operation of its communicator.
+  bool begun() const noexcept { return fc_work_has_begun(get()) != 0; }
   std::string error() const {
     return detail::text([&](fc_string** out) { return fc_work_error(get(), out); });
   }

@@ -1,6 +1,6 @@
 """`python -m torchcomms`: what is installed and can run here, whether it works, and how fast.
 
-Chooses the command; each is a module of its own.
+Chooses the command; each is a module of its own. Must not know what a command does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Where torch 2.12 and later look for `_BackendWrapper` when the extension lacks a newer name."""
+"""Where torch 2.12 and later look for `_BackendWrapper` when the extension lacks a newer name.
+
+Must not know what it does.
+"""
 
 from torchcomms._comms import _BackendWrapper
 

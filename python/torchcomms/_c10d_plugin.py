@@ -3,7 +3,7 @@
 `ferrocomm` is the engine by its own name, so that `init_process_group("cpu:ferrocomm")` needs no
 switch. `ncclx` is registered to say clearly that it is not supported, instead of torch's "unknown
 backend". torch loads the entry points of group `torch.distributed.backends` from 2.14 on, when a
-name is first used.
+name is first used. Must not know how ranks join.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def _make_ferrocomm(options: _DistributedBackendOptions, _pg_options: Any) -> _B
         options.timeout,
         {},
     )
-    return _BackendWrapper(comm)
+    # torch's flight recorder leaves what is called gloo to gloo's own recording.
+    return _BackendWrapper(comm, name="ferrocomm")
 
 
 def _refuse_ncclx(_options: _DistributedBackendOptions, _pg_options: Any) -> _BackendWrapper:

@@ -1,7 +1,8 @@
 """Whether methods of `TorchComm` are to be traced by torch's compiler; see `functional._methods`.
 
 The variable is read at import, and what it asks for is done with the first communicator: torch may
-be in the middle of its own import when it imports this package. Must not import torch itself.
+be in the middle of its own import when it imports this package. Must not import torch itself. Must
+not know how a method is traced.
 """
 
 from __future__ import annotations

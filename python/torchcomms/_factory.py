@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from torchcomms._comms import TorchComm
 
 DEFAULT_TIMEOUT = timedelta(seconds=600)
+# What is longer counts as this; as in cpp/time_limit.hpp.
+LONGEST_TIMEOUT = timedelta(days=36_500)
 TIMEOUT_VARIABLE = "TORCHCOMM_TIMEOUT_SECONDS"
 
 _C10D_MODULE = "torch.distributed.distributed_c10d"
@@ -187,7 +189,7 @@ def join(
 
 
 def milliseconds(timeout: timedelta) -> int:
-    """Whole milliseconds, at least one.
+    """Whole milliseconds, at least one and no more than 100 years of them.
 
     Raises:
         TypeError: not a timedelta.
@@ -196,22 +198,25 @@ def milliseconds(timeout: timedelta) -> int:
     if not isinstance(timeout, timedelta):
         raise TypeError(f"timeout must be a timedelta, got {type(timeout).__name__} {timeout!r}")
     if timeout <= timedelta(0):
-        raise ValueError(f"timeout must be positive, got {timeout.total_seconds():g} s")
-    return max(1, timeout // timedelta(milliseconds=1))
+        # torch counts microseconds in 64 bits, and what does not fit comes out as anything.
+        wrapped = timeout < -LONGEST_TIMEOUT
+        remedy = "; torch can hand over no more than 106751991 days" if wrapped else ""
+        raise ValueError(f"timeout must be positive, got {timeout.total_seconds():g} s{remedy}")
+    return max(1, min(timeout, LONGEST_TIMEOUT) // timedelta(milliseconds=1))
 
 
 def _limit(timeout: timedelta | None, store: Store | None) -> timedelta:
-    """The communicator's default time-out.
+    """The communicator's default time-out, no more than 100 years.
 
     The caller's; else, when torch.distributed makes the group, the group's; else
     TORCHCOMM_TIMEOUT_SECONDS; else 600 s.
     """
     if timeout is not None:
         milliseconds(timeout)
-        return timeout
+        return min(timeout, LONGEST_TIMEOUT)
     group_timeout = _process_group_timeout(store)
     if group_timeout is not None:
-        return group_timeout
+        return min(group_timeout, LONGEST_TIMEOUT)
     text = os.environ.get(TIMEOUT_VARIABLE)
     if text is None:
         return DEFAULT_TIMEOUT

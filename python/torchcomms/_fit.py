@@ -4,7 +4,7 @@ The table of virtual functions of torch's `Backend` changes between minor releas
 built for another one may load and then call the wrong function. Must not import torch.
 
 Its state outlives a failed import of the package: torch imports us twice when the first attempt
-fails, and the user is to be told once.
+fails, and the user is to be told once. Must not know the engine.
 """
 
 from __future__ import annotations

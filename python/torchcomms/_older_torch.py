@@ -2,7 +2,7 @@
 
 There the switch registers each backend as of type CUSTOM, whatever it is called, while the group
 goes by the name: DDP's logger asks a group called gloo for its backend of type GLOO, and a group
-for two devices has one backend for both.
+for two devices has one backend for both. Must not know the engine.
 """
 
 from __future__ import annotations

@@ -6,10 +6,12 @@ Must not know the engine: the extension calls `issue` and `split` where it would
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import timedelta
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchcomms import _backends, _options
@@ -43,6 +45,9 @@ class TorchCommBackend:
 
     devices: tuple[str, ...] = ("cpu",)
     """Types of the devices whose tensors it takes."""
+
+    version: str = ""
+    """What `TorchComm.get_backend_version` says; empty: the version of the package it comes in."""
 
     rank = 0
     size = 1
@@ -226,6 +231,28 @@ def position(backend: TorchCommBackend) -> tuple[int, int]:
             f"ranks, got {rank!r} and {size!r}"
         )
     return rank, size
+
+
+def version(backend: TorchCommBackend, name: str) -> str:
+    """The backend's own version, else its package's; called by the extension.
+
+    A package says it itself (`__version__`), or it is known what it was installed as: under the
+    entry point `name`, or under the package's own name. "unknown" where there is none of these.
+    """
+    own = backend.version
+    if not isinstance(own, str):
+        raise TypeError(f"{type(backend).__name__}.version must be a str, got {own!r}")
+    package = type(backend).__module__.partition(".")[0]
+    stated = own or getattr(sys.modules.get(package), "__version__", None)
+    if isinstance(stated, str):
+        return stated
+    plugin = _backends.plugin(name)
+    if plugin is not None and plugin.dist is not None:
+        return plugin.dist.version
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def split(

@@ -67,6 +67,32 @@ static void numbers(fc_comm* comm) {
   fc_work_destroy(second);
 }
 
+/* The first gather of rank 1 cannot end before rank 0 comes, which waits for rank 1's word. */
+static void turns(fc_comm* comm) {
+  int32_t mine = fc_comm_rank(comm), all[16], word = 0;
+  CHECK(fc_work_has_begun(NULL) == 1, "of nothing nothing waits");
+  if (fc_comm_size(comm) < 2 || fc_comm_size(comm) > 16) return;
+  if (mine == 0) {
+    CHECK_OK(fc_comm_recv(comm, &word, 1, FC_DTYPE_INT32, 1, 75, NULL, NULL));
+    CHECK_OK(fc_comm_all_gather(comm, &mine, all, 1, FC_DTYPE_INT32, NULL, NULL));
+    CHECK_OK(fc_comm_barrier(comm, NULL, NULL));
+    return;
+  }
+  fc_work *first = NULL, *second = NULL;
+  CHECK_OK(fc_comm_all_gather(comm, &mine, all, 1, FC_DTYPE_INT32, NULL, &first));
+  CHECK_OK(fc_comm_barrier(comm, NULL, &second));
+  if (mine == 1) {
+    CHECK(fc_work_has_begun(first) == 1, "the first one of a queue has begun");
+    CHECK(fc_work_status(second) == FC_IN_PROGRESS, "the second one is not over");
+    CHECK(fc_work_has_begun(second) == 0, "the second one waits for its turn");
+    CHECK_OK(fc_comm_send(comm, &word, 1, FC_DTYPE_INT32, 0, 75, NULL, NULL));
+  }
+  CHECK_OK(fc_work_wait(second, 0));
+  CHECK(fc_work_has_begun(first) == 1 && fc_work_has_begun(second) == 1, "what is over has begun");
+  fc_work_destroy(first);
+  fc_work_destroy(second);
+}
+
 static void all_that_is_pending(fc_comm* comm) {
   int32_t data = 0;
   fc_work* works[3] = {NULL, NULL, NULL};
@@ -128,6 +154,7 @@ static void interrupts(fc_comm* comm) {
 void test_works(fc_comm* comm) {
   callbacks(comm);
   numbers(comm);
+  turns(comm);
   all_that_is_pending(comm);
   a_pending_receive(comm);
   interrupts(comm);

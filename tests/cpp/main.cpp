@@ -7,12 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <iterator>
+#include <mutex>
 #include <thread>
 #include <type_traits>
 
@@ -153,6 +155,7 @@ void works(Communicator& comm) {
   work.on_complete([&](fc_status status, const char*) { told.set_value(status); });
   auto answer = told.get_future();
   CHECK(answer.wait_for(seconds(20)) == std::future_status::ready && answer.get() == FC_OK);
+  CHECK(work.begun());
 
   int value = 0;
   Work receive = comm.async().recv(Span<int>(&value, 1), comm.rank(), 4);
@@ -164,6 +167,49 @@ void works(Communicator& comm) {
   OpOptions brief;
   brief.timeout = milliseconds(50);
   CHECK_THROWS(FC_ERR_TIMEOUT, "recv", comm.recv(Span<int>(&value, 1), comm.rank(), 4, brief));
+}
+
+// What the engine has logged.
+struct Heard {
+  std::mutex lock;
+  std::vector<std::string> messages;
+
+  bool names(const std::string& hint) {
+    const std::lock_guard<std::mutex> held(lock);
+    return std::any_of(messages.begin(), messages.end(), [&](const std::string& message) {
+      return message.find(hint) != std::string::npos;
+    });
+  }
+};
+
+// Each way of calling hands the engine its hints, which names those that it does not know.
+void hints(Communicator& comm) {
+  static Heard heard;
+  const auto hear = [](void*, fc_log_level, const char*, const char* message) noexcept {
+    const std::lock_guard<std::mutex> held(heard.lock);
+    heard.messages.emplace_back(message);
+  };
+  CHECK(fc_set_log_callback(hear, nullptr, FC_LOG_WARN) == FC_OK);
+  const auto wish = [&](const char* way) {
+    OpOptions options;
+    options.hints = {{comm.name() + "-" + way, "blue"}};
+    return options;
+  };
+  comm.barrier(wish("run"));
+  comm.async().barrier(wish("started")).wait();
+  Batch batch(comm);
+  batch.run(wish("batch"));
+  batch.start(wish("started-batch")).wait();
+  std::int32_t memory[4] = {};
+  Window window(comm, Span<std::int32_t>(memory, 4), wish("window"));
+  window.signal(comm.rank(), wish("signal"));
+  window.wait_signal(comm.rank());
+  window.deregister(wish("deregister"));
+  for (const char* way :
+       {"run", "started", "batch", "started-batch", "window", "signal", "deregister"}) {
+    CHECK(heard.names(comm.name() + "-" + way));
+  }
+  CHECK(fc_set_log_callback(nullptr, nullptr, 0) == FC_OK);
 }
 
 void batches(Communicator& comm) {
@@ -282,6 +328,7 @@ void run_rank(const fs::path& folder, const std::string& name, int rank, int siz
   CHECK(comm.timeout() == seconds(50));
   collectives(comm);
   works(comm);
+  hints(comm);
   batches(comm);
   groups(comm);
   windows(comm);

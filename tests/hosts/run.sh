@@ -13,8 +13,9 @@
 #        HOSTS_MASTER is the first one's address. tests/python/ranks.py puts the ranks that it forks
 #        into them in turn
 #   -s   a suite, with one rank on each host, then with two: TCP between hosts, shared memory within.
-#        conformance, or failures, which has as many ranks on half as many hosts then; ARGUMENTs are its runner's. Ends with one line of sums. The Python
-#        is PYTHON's, else .venv's
+#        conformance; failures, which has as many ranks on half as many hosts then; or racks, whether
+#        hosts of one place are neighbours. ARGUMENTs are its runner's. Ends with one line of sums. The
+#        Python is PYTHON's, else .venv's
 #
 # Each rank runs COMMAND with torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 # GROUP_RANK, MASTER_ADDR, MASTER_PORT. MASTER_ADDR is the first host's address, so a store in rank 0
@@ -76,8 +77,11 @@ run_suite() {
                 "$0" -h "$((hosts / count))" -o -t "${limit:-1500}" "$python" \
                     "$tests/failures/run.py" --transport auto --ranks "$hosts" "$@"
                 ;;
+            racks)
+                "$0" -h "$hosts" -n "$count" -t "${limit:-300}" "$python" "$tests/hosts/racks.py" "$@"
+                ;;
             *)
-                echo "run.sh: no such suite: $suite; there are conformance, failures" >&2
+                echo "run.sh: no such suite: $suite; there are conformance, failures, racks" >&2
                 false
                 ;;
             esac
@@ -87,7 +91,7 @@ run_suite() {
     done
     # A verdict on a case is that of all ranks, so one rank's is everybody's.
     awk -v suite="$suite" -v outcome="$outcome" -v hosts="$hosts" '
-        match($0, /^(0: )?(conformance|failures): [0-9]+ passed, [0-9]+ failed/) {
+        match($0, /^(0: )?(conformance|failures|racks): [0-9]+ passed, [0-9]+ failed/) {
             sub(/^0: /, "")
             passed += $2
             failed += $4

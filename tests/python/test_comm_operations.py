@@ -277,3 +277,29 @@ def from_inference_mode(me: Rank) -> None:
 
 def test_inference_mode(job):
     job(from_inference_mode, 2)
+
+
+def turns(me: Rank, transport: str) -> None:
+    """One collective at a time is under way: what was issued behind it has not begun."""
+    comm = me.comm()
+    status = torchcomms.WorkStatus
+    rows = torch.empty(me.size)
+    if me.rank == 0:
+        # it comes to the first gather once the other has looked
+        comm.recv(torch.empty(1), 1)
+    first = comm.all_gather_single(rows, torch.tensor([me.rank + 1.0]), async_op=True)
+    second = comm.barrier(async_op=True)
+    if me.rank == 1:
+        assert first.status == status.INPROGRESS
+        assert second.status == status.NOT_STARTED
+        assert not second.is_completed()
+        comm.send(torch.ones(1), 0)
+    first.wait()
+    second.wait()
+    assert first.status == second.status == status.COMPLETED
+    assert rows.tolist() == [1.0, 2.0]
+    comm.finalize()
+
+
+def test_what_waits_for_its_turn_has_not_started(job_over, transport):
+    job_over(turns, 2, transport)

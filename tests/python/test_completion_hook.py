@@ -1,6 +1,6 @@
 """c10d's completion hook, by the one thing in Python that registers it: torch's own recorder.
 
-torch leaves the recording to a backend that is called gloo, so the group has the engine's own name.
+torch leaves the recording to a backend that is called gloo, so the groups have names of the engine.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def group_of(comm: torchcomms.TorchComm) -> dist.ProcessGroup:
     return group
 
 
-def states() -> list[tuple[str, str]]:
+def states(backend: str = "host") -> list[tuple[str, str]]:
     """Name and state of what torch recorded, which says `completed` where the hook was told."""
-    dump = json.loads(c10d._dump_fr_trace_json(backend="host"))
+    dump = json.loads(c10d._dump_fr_trace_json(backend=backend))
     return [(entry["profiling_name"], entry["state"]) for entry in dump.get("entries", [])]
 
 
-def wait_until(expected: list[tuple[str, str]]) -> None:
+def wait_until(expected: list[tuple[str, str]], backend: str = "host") -> None:
     """The hook may be told a moment after the work was waited for, on another thread."""
     limit = time.monotonic() + 20
-    while states() != expected:
-        assert time.monotonic() < limit, (states(), expected)
+    while states(backend) != expected:
+        assert time.monotonic() < limit, (states(backend), expected)
         time.sleep(0.001)
 
 
@@ -90,6 +90,29 @@ def told(me: Rank) -> None:
 
 def test_the_hook_is_told_of_what_succeeded_and_of_nothing_else(job):
     job(told, 2)
+
+
+def recorded_by_torch(me: Rank) -> None:
+    """torch attaches its recorder to what `init_process_group` and `new_group` make."""
+    dist.init_process_group(
+        "cpu:ferrocomm",
+        init_method=f"file://{me.folder}/world",
+        rank=me.rank,
+        world_size=me.size,
+        timeout=timedelta(seconds=20),
+    )
+    world, part = dist.distributed_c10d._get_default_group(), dist.new_group([0, 1])
+    tensor = torch.ones(3)
+    expected = []
+    for group in (world, part):
+        dist.all_reduce(tensor, group=group)
+        expected.append(("ferrocomm:all_reduce", "completed"))
+        wait_until(expected, "ferrocomm")
+    dist.destroy_process_group()
+
+
+def test_torch_records_what_runs_under_the_engines_name(job):
+    job(recorded_by_torch, 2)
 
 
 class Silent(torchcomms.TorchCommBackend):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -175,6 +176,36 @@ def directly(me: Rank) -> None:
     assert backend.calls[2:] == ["abort", "finalize"]
 
 
+class Versioned(TorchCommBackend):
+    version = "2.5"
+
+
+class Wrong(TorchCommBackend):
+    version = (2, 5)
+
+
+def versions(me: Rank) -> None:
+    """A backend's own version, else its package's, else none that is known."""
+    for name, cls in (("versioned", Versioned), ("wrong", Wrong), ("bare", Nowhere)):
+        torchcomms.register_backend(name, cls)
+    Nowhere.get_rank = TorchCommBackend.get_rank
+    made = {"store": me.store()}
+    assert torchcomms.new_comm("versioned", "cpu", **made).get_backend_version() == "2.5"
+    with pytest.raises(TypeError, match=r"Wrong.version must be a str, got \(2, 5\)"):
+        torchcomms.new_comm("wrong", "cpu", **made).get_backend_version()
+    bare = torchcomms.new_comm("bare", "cpu", **made)
+    assert bare.get_backend_version() == "unknown"
+    sys.modules[Nowhere.__module__].__version__ = "3.1"
+    assert bare.get_backend_version() == "3.1"
+    engine = me.comm("engine")
+    assert engine.get_backend_version() == torchcomms.engine_info()["engine"]
+    engine.finalize()
+
+
+def test_the_version_of_a_backend(job):
+    job(versions, 1)
+
+
 def through_torch(me: Rank) -> None:
     torchcomms.register_backend("overstock", OverStock)
     dist.config.use_torchcomms = True
@@ -230,6 +261,7 @@ def test_a_backend_of_another_package(tmp_path: Path, monkeypatch: pytest.Monkey
             monkeypatch.setitem(os.environ, variable, value)
         comm = torchcomms.new_comm("elsewhere", "cpu", store=dist.HashStore())
         assert comm.get_backend() == "elsewhere"
+        assert comm.get_backend_version() == "1.0"
         with pytest.raises(NotImplementedError, match="B does not support barrier"):
             comm.barrier()
     finally:

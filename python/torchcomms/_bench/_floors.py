@@ -2,7 +2,7 @@
 
 The first comes from tests/bench/floors.c, the second from this module run as a program: one process
 that calls dist.all_reduce on torch's fake backend, whose operations do nothing, and on the engine
-with one rank.
+with one rank. Must not know the engine's results.
 """
 
 from __future__ import annotations

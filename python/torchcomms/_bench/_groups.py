@@ -4,6 +4,8 @@ Run as a program it is one job: it imports torch once, forks its ranks, and prin
 
     python -m torchcomms._bench._groups make RANKS ours|gloo
     python -m torchcomms._bench._groups churn COUNT
+
+Must not know the other systems of the bench.
 """
 
 from __future__ import annotations

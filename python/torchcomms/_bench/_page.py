@@ -1,4 +1,7 @@
-"""The results of a run as a page of Markdown. The page is this module's: no one edits it."""
+"""The results of a run as a page of Markdown. The page is this module's: no one edits it.
+
+Must not know how a figure was measured.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Pictures of the results: time over size, both logarithmic, one line per system.
 
-Needs matplotlib, which the package does not depend on: without it there are no pictures.
+Needs matplotlib, which the package does not depend on: without it there are no pictures. Must not
+know how a figure was measured.
 """
 
 from __future__ import annotations

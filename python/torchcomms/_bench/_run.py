@@ -1,4 +1,7 @@
-"""The order of the run: which system is asked when, until when, and what is said meanwhile."""
+"""The order of the run: which system is asked when, until when, and what is said meanwhile.
+
+Must not know how a system does its work.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python -m torchcomms._bench._worker SYSTEM SOCKET RANK SIZE FOLDER CORES
 
 The same lines and answers as tests/bench/loops.c. Joins the ranks through files in FOLDER, so that
-no port is taken. Does not decide what is measured.
+no port is taken. Does not decide what is measured. Must not know what becomes of its times.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One rank of the self-test: `python -m torchcomms._selftest._rank DEVICE STORE`.
 
-Prints a line of JSON for each check on standard output, which is a pipe to `_command`.
+Prints a line of JSON for each check on standard output, which is a pipe to `_command`. Must not
+know what a check does.
 """
 
 from __future__ import annotations

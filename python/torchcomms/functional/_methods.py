@@ -2,7 +2,7 @@
 
 Outside of one they are what they were. Inside, a method becomes the operator of `_ops` and a copy
 of its result into the caller's tensor; the operation is done when the graph goes on, so `async_op`
-decides only what is returned, and time-outs are the communicator's.
+decides only what is returned, and time-outs are the communicator's. Must not know how data moves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Hooks that attach to a communicator. torch.distributed imports `FlightRecorderHook` from here."""
+"""Hooks that attach to a communicator. torch.distributed imports `FlightRecorderHook` from here.
+
+Must not know what a hook does.
+"""
 
 from torchcomms.hooks._clog import clog
 from torchcomms.hooks._flight_recorder import FlightRecorderHook

@@ -1,4 +1,4 @@
-//! Batches of sends and receives.
+//! Batches of sends and receives. Must not know how they are matched or moved.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
-//! Communicators: made, split, asked, closed.
+//! Communicators: made, split, asked, closed. Must not know how ranks meet, nor what moves data.
 
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferrocomm_abi::*;
 use ferrocomm_core::Result;
@@ -244,17 +245,14 @@ pub unsafe extern "C" fn fc_comm_split(
     timeout_ns: i64,
     out: *mut *mut fc_comm,
 ) -> fc_status {
-    // SAFETY: the caller passes NULL or a live communicator.
+    // SAFETY: the caller passes NULL or what is valid for the call, here and in the closure.
     unsafe {
-        with_comm(parent, |parent| {
-            let out = Out::new(out, "out")?;
-            let ranks = ffi::list(ranks, n, "ranks")?;
-            let name = ffi::text(name, "name")?;
-            let child = parent
-                .communicator
-                .split(ranks, name, ffi::timeout(timeout_ns)?)?;
-            out.set(child.map_or(std::ptr::null_mut(), CommHandle::give));
-            Ok(())
+        split(parent, ranks, n, out, || {
+            Ok(Wishes {
+                name: ffi::text(name, "name")?.into(),
+                timeout: ffi::timeout(timeout_ns)?,
+                hints: Vec::new(),
+            })
         })
     }
 }
@@ -270,18 +268,49 @@ pub unsafe extern "C" fn fc_comm_split_with(
     options: *const fc_comm_options,
     out: *mut *mut fc_comm,
 ) -> fc_status {
-    // SAFETY: the caller passes NULL or a live communicator.
+    // SAFETY: the caller passes NULL or what is valid for the call, here and in the closure.
+    unsafe {
+        split(parent, ranks, n, out, || {
+            let options = options_of(options)?;
+            Ok(Wishes {
+                name: options.name,
+                timeout: options.timeout,
+                hints: options.hints,
+            })
+        })
+    }
+}
+
+/// What a part of a communicator is to be, besides its ranks.
+struct Wishes {
+    name: Arc<str>,
+    timeout: Option<Duration>,
+    hints: Vec<(String, String)>,
+}
+
+/// Both ways to split; `wishes` reads what is peculiar to one of them.
+///
+/// # Safety
+/// `parent` is NULL or a live communicator, `ranks` NULL or `n` numbers, `out` NULL or a place for one
+/// pointer.
+unsafe fn split(
+    parent: *mut fc_comm,
+    ranks: *const i32,
+    n: usize,
+    out: *mut *mut fc_comm,
+    wishes: impl FnOnce() -> Result<Wishes>,
+) -> fc_status {
+    // SAFETY: by the caller's promise.
     unsafe {
         with_comm(parent, |parent| {
             let out = Out::new(out, "out")?;
             let ranks = ffi::list(ranks, n, "ranks")?;
-            let options = options_of(options)?;
-            let child = parent.communicator.split_with(
-                ranks,
-                &options.name,
-                options.timeout,
-                &options.hints,
-            )?;
+            let Wishes {
+                name,
+                timeout,
+                hints,
+            } = wishes()?;
+            let child = parent.communicator.split(ranks, &name, timeout, &hints)?;
             out.set(child.map_or(std::ptr::null_mut(), CommHandle::give));
             Ok(())
         })

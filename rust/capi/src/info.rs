@@ -1,4 +1,5 @@
-//! Questions about the library that need no communicator.
+//! Questions about the library that need no communicator. Must not know communicators: the engine
+//! lists those that live.
 
 use std::ffi::c_char;
 

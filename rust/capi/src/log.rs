@@ -1,4 +1,5 @@
 //! Log records and interrupts: what the library tells its client, and asks it, outside of calls.
+//! Must not know what there is to say, nor who waits.
 
 use std::cell::Cell;
 use std::ffi::c_void;

@@ -1,4 +1,4 @@
-//! Memory that peers can read where it lies.
+//! Memory that peers can read where it lies. Must not know what operations do with it.
 
 use std::ffi::{c_char, c_void};
 

@@ -1,4 +1,4 @@
-//! What a communicator tells its client unasked.
+//! What a communicator tells its client unasked. Must not know how a communicator fails.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Collectives, sends and receives.
+//! Collectives, sends and receives. Must not know which engine moves the data, or how.
 
 use std::ffi::c_void;
 use std::sync::Arc;

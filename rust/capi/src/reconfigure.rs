@@ -1,4 +1,4 @@
-//! Communicators whose members change.
+//! Communicators whose members change. Must not know how members meet.
 
 use std::ffi::c_char;
 

@@ -1,4 +1,4 @@
-//! The flight recorder.
+//! The flight recorder. Must not know what it holds.
 
 use ferrocomm_abi::fc_status;
 

@@ -1,5 +1,5 @@
 //! What a communicator holds beside its operations: registered memory, memory that it can give up for
-//! a while, and what the library below knows it under.
+//! a while, and what the library below knows it under. Must not know which engine can do which of it.
 
 use std::ffi::c_void;
 

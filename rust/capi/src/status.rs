@@ -1,4 +1,4 @@
-//! Statuses, the last error of a thread, and the version.
+//! Statuses, the last error of a thread, and the version. Must not know calls or handles.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};

@@ -1,4 +1,5 @@
-//! A store of the client, as a table of functions, for the engine.
+//! A store of the client, as a table of functions, for the engine. Must not know what the engine
+//! keeps there.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;

@@ -1,4 +1,4 @@
-//! Text that C owns.
+//! Text that C owns. Must not know what it says.
 
 use std::ffi::{CString, c_char};
 

@@ -1,4 +1,5 @@
-//! Windows: memory of every rank that the others write to and read from on their own.
+//! Windows: memory of every rank that the others write to and read from on their own. Must not know
+//! how the memory of others is reached.
 
 use std::ffi::c_void;
 

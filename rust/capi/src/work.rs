@@ -1,4 +1,4 @@
-//! Operations on their way.
+//! Operations on their way. Must not know which engine drives them.
 
 use std::ffi::c_void;
 
@@ -117,6 +117,17 @@ pub unsafe extern "C" fn fc_work_status(work: *const fc_work) -> fc_status {
                 code_of(error.kind())
             }
         })
+    })
+}
+
+/// 0 for an operation that waits behind another one of its communicator, which its time-out does not
+/// count; 1 once it has begun, for NULL, and where the engine cannot tell. Never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fc_work_has_begun(work: *const fc_work) -> i32 {
+    guard_value(1, || {
+        // SAFETY: the caller passes NULL or a live work.
+        let pending = unsafe { ffi::value(work) }?;
+        Ok(i32::from(pending.has_begun()))
     })
 }
 

@@ -1,7 +1,8 @@
 //! What an engine (host, NCCL) offers for one communicator.
 //!
 //! The layer above keeps the communicator's state, its sequence numbers and its records; an
-//! engine's group moves data. A group never calls back while it holds a lock of its own.
+//! engine's group moves data. A group never calls back while it holds a lock of its own. Must not
+//! know how an engine does it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,23 @@ pub struct Part<'a> {
     pub timeout: Duration,
     /// what is wished of it beyond what holds for the group it is made of; the last of a name counts
     pub hints: &'a [(String, String)],
+}
+
+/// What the layer above notes of a synchronous call while its group runs it.
+pub trait Notes {
+    /// The call has its place in the order of calls. With no lock held that a callback of this thread
+    /// could be waiting for; again: nothing.
+    fn issued(&mut self);
+
+    /// The call is a short one: the group has done its part, looks whether the others have come, and
+    /// takes what they brought as soon as they have.
+    fn looks(&mut self) {}
+
+    /// They had not come, and the group looks again. The time between two looks is nobody's: what is
+    /// noted in it costs nothing.
+    fn looks_again(&mut self) {
+        std::hint::spin_loop();
+    }
 }
 
 /// One communicator inside an engine.
@@ -73,6 +91,13 @@ pub trait Group: Send + Sync {
         let _driven_elsewhere = work;
     }
 
+    /// Whether `work` has begun: it has not while it waits for calls before it. A group that cannot
+    /// tell says that it has. Looks, without waiting.
+    fn has_begun(&self, work: &Arc<Work>) -> bool {
+        let _none_is_seen_waiting = work;
+        true
+    }
+
     /// Whether `work` belongs to a graph that is being, or was, captured: it is complete at once, and
     /// its buffers are used whenever the graph is launched.
     fn is_captured(&self, work: &Arc<Work>) -> bool {
@@ -93,20 +118,14 @@ pub trait Group: Send + Sync {
 
     /// Runs `task` on the caller's thread until it is over; a synchronous call, in one go. A task
     /// that has to be kept is taken out; the short ones, which are over before that, are never
-    /// moved, since moving one takes as long as a flag from core to core. `issued` is called once the call has its place in the order of calls, with no lock held that a
-    /// callback of this thread could be waiting for.
+    /// moved, since moving one takes as long as a flag from core to core. `notes` hears how it goes on.
     ///
     /// # Errors
     /// As `issue` and `wait`. When the client interrupts the wait, a point-to-point call is cancelled,
     /// and the group of a collective aborted: the caller is about to take its buffers back.
-    fn run(
-        &self,
-        task: &mut Task,
-        conditions: &Conditions,
-        issued: &mut dyn FnMut(),
-    ) -> Result<()> {
+    fn run(&self, task: &mut Task, conditions: &Conditions, notes: &mut dyn Notes) -> Result<()> {
         let work = self.issue(conditions.call(task))?;
-        issued();
+        notes.issued();
         self.wait_out(&work)
     }
 

@@ -2,7 +2,7 @@
 //! processes reach it whatever group it is in, and reconfigurations, which lead to its next group.
 //!
 //! The layer above keeps the communicator's state and the identifiers it has used. An engine that
-//! cannot do it has no presence to give.
+//! cannot do it has no presence to give. Must not know how members meet.
 
 use std::sync::Arc;
 use std::time::Duration;

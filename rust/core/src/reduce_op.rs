@@ -1,4 +1,5 @@
 //! How elements are combined, by name; what each op does to each dtype is `reduction`'s matter.
+//! Must not know elements.
 
 use std::fmt;
 
@@ -31,7 +32,7 @@ pub enum ReduceOp {
 impl ReduceOp {
     /// The op with this code, `None` for a number that is not a code. `premul_factor` counts for
     /// `PremulSum` alone.
-    pub fn from_code(code: u32, premul_factor: f64) -> Option<Self> {
+    pub const fn from_code(code: u32, premul_factor: f64) -> Option<Self> {
         Some(match code {
             0 => Self::Sum,
             1 => Self::Average,

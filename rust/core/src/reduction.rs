@@ -40,7 +40,7 @@ impl Reduction {
     /// `Unsupported` when the table has no entry for the pair.
     #[inline(always)]
     pub fn new(op: ReduceOp, dtype: Dtype, group_size: usize) -> Result<Self> {
-        let kernel = kernel_of(&op, dtype, dtype).ok_or_else(|| refusal(op, dtype))?;
+        let kernel = looked_up(&op, dtype).ok_or_else(|| refusal(op, dtype))?;
         let factor = match op {
             ReduceOp::PremulSum(factor) => factor,
             ReduceOp::Sum
@@ -70,8 +70,9 @@ impl Reduction {
     ///
     /// # Errors
     /// As `new`.
+    #[inline(always)]
     pub fn check(op: &ReduceOp, dtype: Dtype) -> Result<()> {
-        match kernel_of(op, dtype, dtype) {
+        match looked_up(op, dtype) {
             Some(_) => Ok(()),
             None => Err(refusal(*op, dtype)),
         }
@@ -117,22 +118,51 @@ impl Reduction {
     /// # Panics
     /// When there is no input, inputs and output differ in their number of elements, `out` does not
     /// hold whole elements, or an input in the output is not of the output's type.
+    #[inline]
     pub fn reduce(&self, out: &mut [u8], inputs: &[Input<'_>]) {
         assert!(!inputs.is_empty(), "a reduction needs an input");
         let (takes, leaves) = self.stage.types(self.dtype);
         assert!(leaves.divides(out.len()), "the output holds whole elements");
-        let elements = leaves.elements(out.len());
+        let expected = leaves.elements(out.len()) * takes.size();
         for input in inputs {
             match input {
-                Input::Bytes(bytes) => assert!(
-                    takes.elements(bytes.len()) == elements && takes.divides(bytes.len()),
-                    "inputs are as long as the output"
-                ),
+                Input::Bytes(bytes) => {
+                    assert!(bytes.len() == expected, "inputs are as long as the output");
+                }
                 Input::Output => assert!(takes == leaves, "an input in the output has its type"),
             }
         }
         (self.kernel)(self.level, &self.terms, out, inputs);
     }
+}
+
+/// Number of the codes of reduce ops.
+const OPS: usize = 9;
+
+/// What `straight` says, by dtype and op: short operations look twice.
+static STRAIGHT: [[Option<Kernel>; OPS]; Dtype::ALL.len()] = {
+    let mut table = [[None; OPS]; Dtype::ALL.len()];
+    let mut dtype = 0;
+    while dtype < table.len() {
+        let mut code = 0;
+        while code < OPS {
+            if let Some(op) = ReduceOp::from_code(code as u32, 1.0) {
+                table[dtype][code] = straight(&op, Dtype::ALL[dtype]);
+            }
+            code += 1;
+        }
+        dtype += 1;
+    }
+    table
+};
+
+/// The entry of `STRAIGHT`.
+#[inline(always)]
+fn looked_up(op: &ReduceOp, dtype: Dtype) -> Option<Kernel> {
+    if matches!(op, ReduceOp::PremulSumAt(_)) {
+        return None;
+    }
+    STRAIGHT[dtype as usize][op.code() as usize]
 }
 
 /// The table: `op` on inputs of type `takes`, to an output of type `leaves`. `None`: not supported.
@@ -148,13 +178,13 @@ fn kernel_of(op: &ReduceOp, takes: Dtype, leaves: Dtype) -> Option<Kernel> {
         (Dtype::Complex64, Dtype::Complex32) => {
             complex::<Partial<f16>, f16, Partial<[f16; 2]>, [f16; 2]>(op)
         }
-        _ if takes == leaves => straight(op, takes),
+        _ if takes == leaves => looked_up(op, takes),
         _ => None,
     }
 }
 
 /// Inputs and output of one type.
-fn straight(op: &ReduceOp, dtype: Dtype) -> Option<Kernel> {
+const fn straight(op: &ReduceOp, dtype: Dtype) -> Option<Kernel> {
     match dtype {
         Dtype::Uint8 => integer::<u8>(op),
         Dtype::Int8 => integer::<i8>(op),
@@ -165,7 +195,7 @@ fn straight(op: &ReduceOp, dtype: Dtype) -> Option<Kernel> {
         Dtype::Uint64 => integer::<u64>(op),
         Dtype::Int64 => integer::<i64>(op),
         Dtype::Float16 => float::<f16, f16>(op),
-        Dtype::Bfloat16 if *op == ReduceOp::Sum => Some(run_bfloat16_sum),
+        Dtype::Bfloat16 if matches!(op, ReduceOp::Sum) => Some(run_bfloat16_sum),
         Dtype::Bfloat16 => float::<bf16, bf16>(op),
         Dtype::Float32 => float::<f32, f32>(op),
         Dtype::Float64 => float::<f64, f64>(op),
@@ -183,7 +213,7 @@ fn straight(op: &ReduceOp, dtype: Dtype) -> Option<Kernel> {
 }
 
 /// Integers wrap; the mean is the wrapped sum, divided and truncated toward zero.
-fn integer<T: Element<Accumulator = T> + Integer>(op: &ReduceOp) -> Option<Kernel> {
+const fn integer<T: Element<Accumulator = T> + Integer>(op: &ReduceOp) -> Option<Kernel> {
     Some(match op {
         ReduceOp::Sum => run::<T, T, Add>,
         ReduceOp::Average => run::<T, T, Mean>,
@@ -198,7 +228,7 @@ fn integer<T: Element<Accumulator = T> + Integer>(op: &ReduceOp) -> Option<Kerne
 }
 
 /// NaN wins a comparison.
-fn float<I: Becomes<O>, O: Element<Accumulator: Float>>(op: &ReduceOp) -> Option<Kernel> {
+const fn float<I: Becomes<O>, O: Element<Accumulator: Float>>(op: &ReduceOp) -> Option<Kernel> {
     Some(match op {
         ReduceOp::Sum => run::<I, O, Add>,
         ReduceOp::Average => run::<I, O, Mean>,
@@ -214,7 +244,7 @@ fn float<I: Becomes<O>, O: Element<Accumulator: Float>>(op: &ReduceOp) -> Option
 
 /// Complex numbers have no order. All but the product treats the parts alike, so those kernels see
 /// a list of real numbers twice as long, `I` to `O`; the product sees numbers, `N` to `M`.
-fn complex<I, O, N, M>(op: &ReduceOp) -> Option<Kernel>
+const fn complex<I, O, N, M>(op: &ReduceOp) -> Option<Kernel>
 where
     I: Becomes<O>,
     O: Element<Accumulator: Float>,
@@ -236,7 +266,7 @@ where
 }
 
 /// Truth values: every byte but 0 reads as true, and results are 0 or 1.
-fn boolean(op: &ReduceOp) -> Option<Kernel> {
+const fn boolean(op: &ReduceOp) -> Option<Kernel> {
     Some(match op {
         ReduceOp::Sum | ReduceOp::Max | ReduceOp::BitOr => run::<Truth, Truth, Or>,
         ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => run::<Truth, Truth, And>,

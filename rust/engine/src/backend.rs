@@ -1,5 +1,5 @@
 //! Which engines there are, and the names users call them by.
-//! The one place of this crate that makes them.
+//! The one place of this crate that makes them. Must not know how an engine does its work.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! What is refused before a byte moves.
 //!
-//! Pure: looks at one rank's arguments alone. Whether ranks agree is found out by the engines.
+//! Pure: looks at one rank's arguments alone. Whether ranks agree is found out by the engines. Must
+//! not know how data moves.
 
 use ferrocomm_core::call::{Collective, PointToPoint, Region, Regions, Source, Task};
 use ferrocomm_core::dtype::Dtype;

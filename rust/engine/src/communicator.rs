@@ -1,4 +1,5 @@
-//! Communicators: joined, split, asked, closed. How they issue operations is in `issue`.
+//! Communicators: joined, split, asked, closed. How they issue operations is in `issue`. Must not
+//! know how ranks meet or data moves: that is the group's.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -211,24 +212,13 @@ impl Communicator {
 
     /// The communicator of `ranks`, in that order; `None` when this rank is not among them. Every
     /// rank of this communicator calls it, in order with its collectives, each with the ranks of
-    /// the group it will be in. `timeout` is the default of the new one; `None`: of this one.
+    /// the group it will be in. `timeout` is the default of the new one; `None`: of this one. `hints`
+    /// count for the new one beside those of this one.
     ///
     /// # Errors
-    /// `InvalidArgument`; the cause of failure of this communicator.
+    /// `InvalidArgument`, also for a hint with a value that does not fit; the cause of failure of this
+    /// communicator.
     pub fn split(
-        &self,
-        ranks: &[i32],
-        name: &str,
-        timeout: Option<Duration>,
-    ) -> Result<Option<Arc<Self>>> {
-        self.split_with(ranks, name, timeout, &[])
-    }
-
-    /// As `split`, with hints: they count for the new communicator beside those of this one.
-    ///
-    /// # Errors
-    /// As `split`; `InvalidArgument` for a hint with a value that does not fit.
-    pub fn split_with(
         &self,
         ranks: &[i32],
         name: &str,

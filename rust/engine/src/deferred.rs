@@ -2,7 +2,8 @@
 //!
 //! An engine may complete other works while it issues one, and runs their callbacks then. A
 //! callback that issues the next operation would wait for the order its own thread holds. So a
-//! thread that holds it collects callbacks and runs them once it has let go.
+//! thread that holds it collects callbacks and runs them once it has let go. Must not know
+//! communicators, nor what a callback does.
 
 use std::cell::{Cell, RefCell};
 

@@ -217,7 +217,7 @@ mod tests {
             output_bytes: 12,
             ..bare
         };
-        recorder.end(recorder.schedule(&label, &reduce, 3, timeout), None);
+        recorder.complete(recorder.schedule(&label, &reduce, 3, timeout), None);
         let from = Other::From(Source::Any);
         let receive = Facts {
             other: from,

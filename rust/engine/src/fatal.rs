@@ -1,6 +1,6 @@
 //! The last words of a process that a failure ends: why, and what was on its way.
 //!
-//! Only the nccl engine ends a process, and only where it was asked to.
+//! Only the nccl engine ends a process, and only where it was asked to. Must not know who asks for it.
 
 use ferrocomm_core::Error;
 

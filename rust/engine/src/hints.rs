@@ -1,5 +1,5 @@
 //! Hints that nobody understands: named in the log, so that a misspelt one is found. Which there are
-//! is the engines' affair.
+//! is the engines' affair. Must not know any of them.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,5 @@
-//! What this library is and what lives in it, as JSON. Asks and changes nothing.
+//! What this library is and what lives in it, as JSON. Asks and changes nothing. Must not know who
+//! asks.
 
 use crate::backend::Backend;
 use crate::communicator::Communicator;

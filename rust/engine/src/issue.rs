@@ -1,10 +1,12 @@
-//! How a communicator issues an operation: checks, a number, the group, the records.
+//! How a communicator issues an operation: checks, a number, the group, the records. Must not know
+//! how data moves: that is the group's.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ferrocomm_core::call::{Collective, Conditions, Mode, Operation, Stream, Task};
 use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::group::Notes;
 use ferrocomm_core::work::Work;
 use ferrocomm_core::{ErrorKind, Result};
 
@@ -13,12 +15,51 @@ use crate::counters::raise;
 use crate::deferred::Collecting;
 use crate::pending::Pending;
 use crate::process::process;
-use crate::recorder::{Facts, Ticket};
+use crate::recorder::{Facts, Moment, Ticket};
 
 /// An operation that the group has.
 struct Issued {
     work: Arc<Work>,
     ticket: Ticket,
+}
+
+/// What is noted of a synchronous operation. Groups say when they can do without the time.
+struct Noting<'a> {
+    communicator: &'a Communicator,
+    facts: &'a Facts,
+    sequence: u64,
+    timeout: Duration,
+    /// the order of operations until it is issued; let go of in this order
+    held: Option<(MutexGuard<'a, ()>, Collecting)>,
+    ticket: Option<Ticket>,
+    /// when a short one looked for the others last: it ends right after
+    looked: Option<Moment>,
+}
+
+impl Notes for Noting<'_> {
+    #[inline]
+    fn issued(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.communicator.count(self.facts, self.sequence);
+            let label = self.communicator.label();
+            let ticket = process()
+                .recorder
+                .begin(label, self.facts, self.sequence, self.timeout);
+            self.ticket = Some(ticket);
+            drop(held);
+        }
+    }
+
+    #[inline]
+    fn looks(&mut self) {
+        self.looked = self.ticket.map(|ticket| ticket.created());
+    }
+
+    #[inline]
+    fn looks_again(&mut self) {
+        self.looked = Some(process().recorder.now());
+        std::hint::spin_loop();
+    }
 }
 
 impl Communicator {
@@ -43,28 +84,25 @@ impl Communicator {
         let group = self.group()?;
         let facts = self.checked(task, dtype)?;
         let timeout = self.timeout_for(timeout)?;
-        // In the order they are used up: first the order, then what was collected.
-        let mut collecting = Some(Collecting::start());
-        let mut order = Some(self.order.lock().unwrap_or_else(PoisonError::into_inner));
+        let collecting = Collecting::start();
+        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let conditions = self.conditions(task, dtype, timeout, Mode::Sync)?;
         let sequence = conditions.sequence;
-        let mut ticket = None;
-        // The group calls this once the others can see the call, so that the records cost time which
-        // they need anyway.
-        let mut issued = || {
-            if let Some(order) = order.take() {
-                self.count(&facts, sequence);
-                let recorder = &process().recorder;
-                ticket = Some(recorder.begin(self.label(), &facts, sequence, timeout));
-                drop(order);
-                collecting = None;
-            }
+        let mut noting = Noting {
+            communicator: self,
+            facts: &facts,
+            sequence,
+            timeout,
+            held: Some((order, collecting)),
+            ticket: None,
+            looked: None,
         };
         let outcome = match task {
             Task::Batch(parts) if parts.is_empty() => Ok(()),
-            task => group.run(task, &conditions, &mut issued),
+            task => group.run(task, &conditions, &mut noting),
         };
-        issued();
+        noting.issued();
+        let Noting { ticket, looked, .. } = noting;
         let operation = facts.operation;
         let given_up = outcome
             .as_ref()
@@ -74,7 +112,7 @@ impl Communicator {
         }
         let outcome = outcome.map_err(|error| self.named(error, operation).sequence(sequence));
         if let Some(ticket) = ticket {
-            self.shared().settle(ticket, operation, &outcome);
+            self.shared().settle_at(ticket, looked, operation, &outcome);
         }
         outcome
     }

@@ -87,6 +87,16 @@ impl Pending {
             .map(|outcome| outcome.map_err(|error| self.named(error)))
     }
 
+    /// Whether it has begun, as far as the engine can tell: it has not while it waits behind another
+    /// operation of its communicator, and its time-out does not run yet.
+    pub fn has_begun(&self) -> bool {
+        self.work.is_complete()
+            || self
+                .communicator
+                .group()
+                .map_or(true, |group| group.has_begun(&self.work))
+    }
+
     /// The rank a receive was matched with.
     pub fn source(&self) -> Option<GroupRank> {
         self.work.source()

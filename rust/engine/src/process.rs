@@ -2,7 +2,8 @@
 //! communicators, and the knowledge whether it was forked.
 //!
 //! A forked child gets a fresh one. What it inherited may be locked by a thread that does not exist
-//! any more, so it is left alone for good.
+//! any more, so it is left alone for good. Must not know how a communicator works, nor what is
+//! recorded of it.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};

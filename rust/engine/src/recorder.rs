@@ -110,9 +110,23 @@ impl Entry {
     }
 }
 
-/// An entry's number, to come back with.
+/// A point in time, by the recorder's own clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct Moment(u64);
+
+/// An entry's number, to come back with, and when it was noted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    id: u64,
+    created: Moment,
+}
+
+impl Ticket {
+    /// When the entry was noted.
+    pub(crate) fn created(self) -> Moment {
+        self.created
+    }
+}
 
 /// A place in the ring. Its lock is held for a few stores, and given back without an atomic
 /// read-modify-write, which would take as long as all of them.
@@ -240,16 +254,19 @@ impl Recorder {
                 }
             }
         }
-        Ticket(id)
+        Ticket {
+            id,
+            created: Moment(created),
+        }
     }
 
     /// Changes an entry that the ring has not moved past.
     #[inline(always)]
     fn update(&self, ticket: Ticket, change: impl FnOnce(&mut Entry)) {
-        let Some(mut slot) = self.slot(ticket.0) else {
+        let Some(mut slot) = self.slot(ticket.id) else {
             return;
         };
-        if let Some(entry) = slot.as_mut().filter(|entry| entry.id == ticket.0) {
+        if let Some(entry) = slot.as_mut().filter(|entry| entry.id == ticket.id) {
             change(entry);
         }
     }
@@ -266,11 +283,29 @@ impl Recorder {
         });
     }
 
-    /// Notes how the operation ended; `failure` is the text of its failure.
-    pub(crate) fn end(&self, ticket: Ticket, failure: Option<String>) {
+    /// What the time is, for `complete`.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Moment {
+        Moment(self.ticks.now())
+    }
+
+    /// Notes that the operation came to its end, at `moment`; `None`: now.
+    #[inline(always)]
+    pub(crate) fn complete(&self, ticket: Ticket, moment: Option<Moment>) {
+        self.end(ticket, moment, Progress::Completed);
+    }
+
+    /// Notes that the operation failed, and how.
+    pub(crate) fn fail(&self, ticket: Ticket, how: String) {
+        self.end(ticket, None, Progress::Failed(how));
+    }
+
+    #[inline(always)]
+    fn end(&self, ticket: Ticket, moment: Option<Moment>, progress: Progress) {
         self.update(ticket, |entry| {
-            entry.ended = Some(self.ticks.now());
-            entry.progress = failure.map_or(Progress::Completed, Progress::Failed);
+            let Moment(count) = moment.unwrap_or_else(|| self.now());
+            entry.ended = Some(count);
+            entry.progress = progress;
         });
     }
 
@@ -452,7 +487,7 @@ mod tests {
         for sequence in 1..=6 {
             let ticket = schedule(&recorder, &label, sequence);
             recorder.start(ticket);
-            recorder.end(ticket, None);
+            recorder.complete(ticket, None);
         }
         let sequences: Vec<_> = recorder
             .snapshot()
@@ -469,7 +504,7 @@ mod tests {
         assert_eq!(recorder.snapshot()[0].progress, Progress::Scheduled);
         recorder.start(ticket);
         assert!(recorder.snapshot()[0].is_active());
-        recorder.end(ticket, Some("lost".into()));
+        recorder.fail(ticket, "lost".into());
         recorder.start(ticket);
         let entry = &recorder.snapshot()[0];
         assert_eq!(entry.progress, Progress::Failed("lost".into()));
@@ -486,7 +521,7 @@ mod tests {
         let (recorder, label) = (Recorder::new(1), label());
         let late = schedule(&recorder, &label, 1);
         schedule(&recorder, &label, 2);
-        recorder.end(late, None);
+        recorder.complete(late, None);
         assert_eq!(recorder.snapshot()[0].progress, Progress::Scheduled);
     }
 
@@ -498,7 +533,7 @@ mod tests {
         schedule(&recorder, &label, 2);
         assert_eq!(recorder.snapshot().len(), 1);
         let none = Recorder::new(0);
-        none.end(schedule(&none, &label, 1), None);
+        none.complete(schedule(&none, &label, 1), None);
         assert!(none.snapshot().is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! What a communicator holds beside its operations: registered memory, and memory that it can give up
-//! for a while. All of it is the engine's below; here are its states and names.
+//! for a while. All of it is the engine's below; here are its states and names. Must not know which
+//! engine that is.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::Region;

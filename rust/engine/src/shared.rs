@@ -12,7 +12,7 @@ use crate::abort_hook::{AbortHookSlot, Ending};
 use crate::deferred;
 use crate::outstanding::Outstanding;
 use crate::process::process;
-use crate::recorder::{Label, Ticket};
+use crate::recorder::{Label, Moment, Ticket};
 use crate::state::{Event, State};
 
 /// The part of a communicator that outlives it while works are on their way. Holds no group, so
@@ -107,15 +107,27 @@ impl Shared {
     /// Notes how an operation ended, in the recorder and in the state.
     #[inline(always)]
     pub(crate) fn settle(&self, ticket: Ticket, operation: Operation, outcome: &Result<()>) {
+        self.settle_at(ticket, None, operation, outcome);
+    }
+
+    /// As `settle`, of an operation that ended at `moment`; `None`: now.
+    #[inline(always)]
+    pub(crate) fn settle_at(
+        &self,
+        ticket: Ticket,
+        moment: Option<Moment>,
+        operation: Operation,
+        outcome: &Result<()>,
+    ) {
         match outcome {
-            Ok(()) => process().recorder.end(ticket, None),
+            Ok(()) => process().recorder.complete(ticket, moment),
             Err(error) => self.note_failure(ticket, operation, error),
         }
     }
 
     #[cold]
     fn note_failure(&self, ticket: Ticket, operation: Operation, error: &Error) {
-        process().recorder.end(ticket, Some(error.to_string()));
+        process().recorder.fail(ticket, error.to_string());
         // A point-to-point operation fails alone; when its group failed with it, the group says so
         // to whoever asks next.
         if breaks(operation, error.kind()) {

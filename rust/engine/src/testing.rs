@@ -1,4 +1,5 @@
-//! A group for tests that moves nothing: the test decides how each operation ends.
+//! A group for tests that moves nothing: the test decides how each operation ends. Must not know
+//! any engine.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -72,12 +72,12 @@ fn collectives_and_point_to_point_are_numbered_apart() {
     assert_eq!(numbers, [1, 1, 2, 2]);
     assert_eq!(comm.sequence(), 2);
     let child = comm
-        .split(&[1, 0], "child", None)
+        .split(&[1, 0], "child", None, &[])
         .expect("it splits")
         .expect("a member");
     assert_eq!((comm.sequence(), child.sequence()), (3, 0));
     assert!(
-        comm.split(&[1], "other", None)
+        comm.split(&[1], "other", None, &[])
             .expect("it splits")
             .is_none()
     );
@@ -93,11 +93,11 @@ fn a_split_hands_its_time_out_and_hints_to_the_engine_on_both_sides() {
     let limit = Duration::from_millis(1500);
     for ranks in [&[0, 1][..], &[1]] {
         puppet.script().wishes = None;
-        comm.split_with(ranks, "child", Some(limit), &hints)
+        comm.split(ranks, "child", Some(limit), &hints)
             .expect("it splits");
         assert_eq!(puppet.script().wishes, Some((limit, hints.to_vec())));
     }
-    comm.split(&[1], "plain", None).expect("it splits");
+    comm.split(&[1], "plain", None, &[]).expect("it splits");
     assert_eq!(puppet.script().wishes, Some((comm.timeout(), Vec::new())));
 }
 
@@ -136,7 +136,7 @@ fn bad_arguments_are_named_and_leave_the_communicator_ready() {
         .run(&mut barrier(), Dtype::Byte, Some(Duration::ZERO))
         .unwrap_err();
     assert_eq!(zero.kind(), ErrorKind::InvalidArgument);
-    assert!(comm.split(&[0, 0], "twice", None).is_err());
+    assert!(comm.split(&[0, 0], "twice", None, &[]).is_err());
     assert!(puppet.script().issued.is_empty());
     assert_eq!((state(&comm), comm.sequence()), ("ready", 0));
 }
@@ -383,7 +383,7 @@ fn an_inherited_communicator_refuses_everything_and_touches_nothing() {
     let comm = comm.pretend_inherited();
     for error in [
         comm.run(&mut barrier(), Dtype::Byte, None).unwrap_err(),
-        comm.split(&[0], "child", None).map(drop).unwrap_err(),
+        comm.split(&[0], "child", None, &[]).map(drop).unwrap_err(),
         comm.finalize().unwrap_err(),
         comm.check_process().unwrap_err(),
     ] {

@@ -2,7 +2,8 @@
 //!
 //! The store does not say through which interface it was reached, so the route to MASTER_ADDR, which
 //! usually is the store's host, stands in for it. Loopback is an answer only where every rank must
-//! be on this machine; to another machine it would name that machine itself.
+//! be on this machine; to another machine it would name that machine itself. Must not know any
+//! other rank.
 
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};

@@ -226,11 +226,13 @@ impl Arena {
         self.choice
     }
 
+    #[inline(always)]
     fn entry(&self, rank: usize, round: u64) -> usize {
         ENTRIES + (rank * RING as usize + (round % RING) as usize) * ENTRY
     }
 
     /// Whether `rank` has posted `round`.
+    #[inline(always)]
     pub(crate) fn posted(&self, rank: usize, round: u64) -> bool {
         let flag = self.memory.atomic_u64(self.entry(rank, round));
         flag.load(Ordering::Acquire) / FLAG >= round
@@ -238,12 +240,14 @@ impl Arena {
 
     /// What `rank` remarked when it posted `round`. Only after it posted that, and before it posts
     /// `round + RING`.
+    #[inline(always)]
     pub(crate) fn remarks(&self, rank: usize, round: u64) -> Remarks {
         let flag = self.memory.atomic_u64(self.entry(rank, round));
         Remarks::of(flag.load(Ordering::Acquire))
     }
 
     /// What `rank` posted `round` with; only after `posted`.
+    #[inline(always)]
     pub(crate) fn print(&self, rank: usize, round: u64) -> Print {
         let entry = self.entry(rank, round);
         let word = |offset| {
@@ -290,11 +294,30 @@ impl Arena {
         self.memory
             .atomic_u64(entry)
             .store((round * FLAG) | remarks.bits(), Ordering::Release);
-        // The line of the next round comes to this processor while it waits for the others. Whoever
-        // posts this round has seen all post the one before, so nobody reads there any more.
+        remarks
+    }
+
+    /// Lets what `rank` posts `round` with come to this processor.
+    #[inline(always)]
+    pub(crate) fn expect(&self, rank: usize, round: u64) {
+        let flag = self.memory.pointer(self.entry(rank, round), 8);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: only a hint, and of an address that may be read.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch(flag.cast(), _MM_HINT_T0);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _no_hint_here = flag;
+    }
+
+    /// Lets the line of the round after `round`, which `rank` has posted, come to this processor while
+    /// it waits for the others. Whoever posts a round has seen all post the one before, so nobody reads
+    /// there any more. Locked instructions wait until it is there: this comes after them.
+    #[inline(always)]
+    pub(crate) fn fetch_ahead(&self, rank: usize, round: u64) {
         let next = self.entry(rank, round + 1) + WHAT;
         self.memory.atomic_u64(next).store(0, Ordering::Relaxed);
-        remarks
     }
 
     /// Where the payload of `rank` for `round` lies, if it has `bytes` bytes: with the flag when it
@@ -303,6 +326,7 @@ impl Arena {
     ///
     /// # Panics
     /// When it is longer than a slot.
+    #[inline(always)]
     pub(crate) fn payload(&self, rank: usize, round: u64, bytes: usize) -> *mut u8 {
         if bytes <= INLINE {
             return self
@@ -424,6 +448,7 @@ impl Arena {
     }
 
     /// Whether somebody sleeps; called after posting. `ordered`: as `is_ordered` told.
+    #[inline(always)]
     pub(crate) fn anybody_sleeps(&self, ordered: bool) -> bool {
         if ordered {
             compiler_fence(Ordering::SeqCst);

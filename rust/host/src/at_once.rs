@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ferrocomm_core::call::{Conditions, Mode, Operation, Task};
 use ferrocomm_core::error::Result;
+use ferrocomm_core::group::Notes;
 use ferrocomm_core::work::Work;
 
 use crate::engine::HostGroup;
@@ -32,7 +33,7 @@ pub(crate) enum Attempt {
 }
 
 impl HostGroup {
-    /// Begins `task` if its turn is now. `issued` is called once it has its place in the order.
+    /// Begins `task` if its turn is now.
     ///
     /// # Errors
     /// As `Group::issue`.
@@ -41,7 +42,7 @@ impl HostGroup {
         &self,
         task: &mut Task,
         conditions: &Conditions,
-        issued: &mut dyn FnMut(),
+        notes: &mut dyn Notes,
     ) -> Result<Attempt> {
         let (Some(seat), Task::Collective(collective)) = (self.place().seat(), &*task) else {
             return Ok(Attempt::Not);
@@ -53,21 +54,24 @@ impl HostGroup {
         let Some(mut turn) = seat.try_turn().filter(|_| self.place().queued() == 0) else {
             return Ok(Attempt::Not);
         };
-        let patience = Patience::new(
-            seat.spin(&turn),
-            conditions.mode,
-            collective.payload_bytes(),
-        );
         let Some(brief) = seat.brief(collective, conditions.dtype) else {
-            return self.longer((seat, turn), task, conditions, patience, issued);
+            return self.longer((seat, turn), task, conditions, notes);
         };
         if !seat.post(&brief, &mut turn) {
-            return self.longer((seat, turn), task, conditions, patience, issued);
+            return self.longer((seat, turn), task, conditions, notes);
         }
-        issued();
-        if patience.wait(|| brief.step(&mut turn)) {
-            self.let_go(turn);
-            return Ok(Attempt::Done);
+        // All that the others need not wait for is done while their flags are on their way.
+        brief.expect(&turn);
+        notes.issued();
+        brief.fetch_ahead(&turn);
+        let patience = Patience::new(seat.spin(&turn), conditions.mode, brief.bytes());
+        // Without its reduction the engine finds what kept it from being made.
+        if let Ok(ready) = brief.ready() {
+            notes.looks();
+            if patience.wait(|| notes.looks_again(), || ready.step(&mut turn)) {
+                self.let_go(turn);
+                return Ok(Attempt::Done);
+            }
         }
         let meeting = Meeting::of_posted(collective.clone(), conditions.dtype);
         Ok(self.hand_over(collective.operation(), conditions, meeting, turn))
@@ -79,12 +83,16 @@ impl HostGroup {
         (seat, mut turn): (&Seat, Turn<'_>),
         task: &mut Task,
         conditions: &Conditions,
-        patience: Patience,
-        issued: &mut dyn FnMut(),
+        notes: &mut dyn Notes,
     ) -> Result<Attempt> {
         let Task::Collective(collective) = conditions.call(task).task else {
             return Ok(Attempt::Not);
         };
+        let patience = Patience::new(
+            seat.spin(&turn),
+            conditions.mode,
+            collective.payload_bytes(),
+        );
         meeting::check(
             &collective,
             conditions.dtype,
@@ -96,8 +104,8 @@ impl HostGroup {
         // A short one is posted first: what the caller does with its news takes time that the others
         // need to come as far.
         let mut posted = patience.short.then(|| seat.step(&mut meeting, &mut turn));
-        issued();
-        let over = patience.wait(|| {
+        notes.issued();
+        let over = patience.wait(std::hint::spin_loop, || {
             let posted = posted.take();
             posted.unwrap_or_else(|| seat.step(&mut meeting, &mut turn))
         });
@@ -109,6 +117,7 @@ impl HostGroup {
     }
 
     /// Gives the turn back, and sees to those who could not get it.
+    #[inline(always)]
     fn let_go(&self, turn: Turn<'_>) {
         drop(turn);
         if self.place().has_queued_meanwhile() {
@@ -164,8 +173,9 @@ impl Patience {
         }
     }
 
-    /// Steps until it is over, or until it is better to sleep; whether it is over.
-    fn wait(self, mut step: impl FnMut() -> Stepped) -> bool {
+    /// Steps until it is over, or until it is better to sleep; whether it is over. `pause` comes
+    /// between two looks for others.
+    fn wait(self, mut pause: impl FnMut(), mut step: impl FnMut() -> Stepped) -> bool {
         let Self { spin, yields, .. } = self;
         let mut since = None;
         let mut looks = 0_u32;
@@ -194,7 +204,7 @@ impl Patience {
                             return false;
                         }
                     }
-                    std::hint::spin_loop();
+                    pause();
                 }
                 // The engine finds the same, and fails the communicator for it.
                 Stepped::Differs { .. } | Stepped::Failed(_) => return false,

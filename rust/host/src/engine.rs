@@ -1,4 +1,5 @@
-//! The engine's face: one per process, and the groups it makes.
+//! The engine's face: one per process, and the groups it makes. Must not know how ranks meet, nor
+//! what an algorithm sends.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use ferrocomm_core::call::{Call, Conditions, Operation, PointToPoint, Source, Ta
 use ferrocomm_core::deadline::Deadline;
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{Error, ErrorKind, Result};
-use ferrocomm_core::group::{Group, Part};
+use ferrocomm_core::group::{Group, Notes, Part};
 use ferrocomm_core::ids::{CommId, GroupRank, stable_hash};
 use ferrocomm_core::reconfigure::Presence;
 use ferrocomm_core::reduce_op::ReduceOp;
@@ -343,6 +344,13 @@ impl HostGroup {
     }
 }
 
+/// Of a call that is started: whoever asks for it later notes what becomes of it.
+struct NoNotes;
+
+impl Notes for NoNotes {
+    fn issued(&mut self) {}
+}
+
 impl Group for HostGroup {
     fn rank(&self) -> GroupRank {
         self.rank
@@ -363,7 +371,7 @@ impl Group for HostGroup {
             };
         }
         let conditions = call.conditions();
-        match self.at_once(&mut call.task, &conditions, &mut || {})? {
+        match self.at_once(&mut call.task, &conditions, &mut NoNotes)? {
             Attempt::Done => {
                 let work = Arc::new(Work::new(operation, sequence));
                 work.run(work.complete(Ok(())));
@@ -374,30 +382,26 @@ impl Group for HostGroup {
         }
     }
 
-    fn run(
-        &self,
-        task: &mut Task,
-        conditions: &Conditions,
-        issued: &mut dyn FnMut(),
-    ) -> Result<()> {
+    fn run(&self, task: &mut Task, conditions: &Conditions, notes: &mut dyn Notes) -> Result<()> {
         self.same_process()?;
         if let Task::PointToPoint(point) = *task {
             let mut call = conditions.call(task);
-            let work = match self.point_at_once(&mut call, point, issued)? {
+            let mut issued = || notes.issued();
+            let work = match self.point_at_once(&mut call, point, &mut issued)? {
                 Tried::Over => return Ok(()),
                 Tried::Handed(work) => work,
                 Tried::Not => self.progress.with(|core| core.issue(self.comm, call))?,
             };
-            issued();
+            notes.issued();
             return self.wait_out(&work);
         }
-        match self.at_once(task, conditions, issued)? {
+        match self.at_once(task, conditions, notes)? {
             Attempt::Done => Ok(()),
             Attempt::Handed(work) => self.wait_out(&work),
             Attempt::Not => {
                 let call = conditions.call(task);
                 let work = self.progress.with(|core| core.issue(self.comm, call))?;
-                issued();
+                notes.issued();
                 self.wait_out(&work)
             }
         }
@@ -406,6 +410,10 @@ impl Group for HostGroup {
     fn wait(&self, work: &Arc<Work>, limit: Option<Duration>) -> Result<()> {
         self.same_process()?;
         self.progress.wait_for(work, limit)
+    }
+
+    fn has_begun(&self, work: &Arc<Work>) -> bool {
+        self.same_process().is_err() || self.progress.look(|core| core.has_begun(work))
     }
 
     fn cancel(&self, work: &Arc<Work>) {

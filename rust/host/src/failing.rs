@@ -168,6 +168,16 @@ impl Core {
             .map(|(key, _)| key)
     }
 
+    /// Whether a work is over or being worked at: of a communicator's collectives one at a time is.
+    pub(crate) fn has_begun(&self, work: &Arc<Work>) -> bool {
+        let Some(key) = self.op_of(work) else {
+            return true;
+        };
+        let comm = self.ops.get(key).map(|op| op.comm);
+        comm.and_then(|comm| self.groups.get(&comm))
+            .is_none_or(|group| group.queue.iter().skip(1).all(|queued| *queued != key))
+    }
+
     pub(crate) fn is_collective(&self, key: Key) -> bool {
         self.ops
             .get(key)

@@ -1,6 +1,6 @@
 //! What a fuzzer calls: each function gives arbitrary bytes to one reader of what strangers send,
 //! and panics when a promise of that reader is broken. `fuzz/` runs them with a fuzzer, the tests
-//! below over the inputs found so far. No part of the crate's interface.
+//! below over the inputs found so far. No part of the crate's interface. Must not know the fuzzer.
 
 use ferrocomm_core::call::Operation;
 use ferrocomm_core::dtype::Dtype;

@@ -3,7 +3,7 @@
 //!
 //! The first rank of a communicator makes its arena when it calls a collective, and hands it to the
 //! others through their local sockets; nobody has to answer. Part of the progress engine's state,
-//! under the same lock; nothing here blocks.
+//! under the same lock; nothing here blocks. Must not know what happens in a round.
 
 use std::collections::hash_map::Entry;
 use std::io;

@@ -50,6 +50,8 @@ mod slab;
 mod spin;
 mod stream;
 mod sync;
+#[cfg(test)]
+mod testing;
 mod traffic;
 mod views;
 mod windows;

@@ -353,6 +353,7 @@ impl Meeting {
                     let remarks = arena.post(me, number, self.print, &inline.get());
                     position.posted(number, self.print, remarks);
                     posted(number, alone);
+                    arena.fetch_ahead(me, number);
                     self.stage = Stage::Take;
                 }
                 Stage::Take => {

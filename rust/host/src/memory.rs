@@ -128,6 +128,7 @@ impl Memory {
     ///
     /// # Panics
     /// When they lie outside.
+    #[inline(always)]
     pub(crate) fn pointer(&self, offset: usize, len: usize) -> *mut u8 {
         self.at(offset, len).as_ptr()
     }
@@ -136,12 +137,14 @@ impl Memory {
     ///
     /// # Panics
     /// When it lies outside or is not aligned.
+    #[inline(always)]
     pub(crate) fn atomic_u64(&self, offset: usize) -> &AtomicU64 {
-        let word = self.at(offset, size_of::<AtomicU64>()).cast::<AtomicU64>();
-        assert!(word.is_aligned(), "a word is aligned");
-        // SAFETY: aligned, inside the mapping, which outlives the borrow of `self`; both processes
-        // access words with atomics alone, and every bit pattern is valid.
-        unsafe { word.as_ref() }
+        // A mapping starts with a page.
+        let fits = offset.is_multiple_of(size_of::<u64>()) && offset < self.bytes;
+        assert!(fits, "a word is aligned and inside its shared memory");
+        // SAFETY: aligned, inside the mapping, which has whole pages and outlives the borrow of
+        // `self`; both processes access words with atomics alone, and every bit pattern is valid.
+        unsafe { self.start.add(offset).cast::<AtomicU64>().as_ref() }
     }
 
     /// The word at `offset`, a multiple of 4.
@@ -156,6 +159,7 @@ impl Memory {
     }
 
     /// The address of `len` bytes at `offset`, all of them inside.
+    #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.bytes);
         assert!(inside, "an access stays inside its shared memory");

@@ -1,5 +1,5 @@
 //! How long tests go on, and random numbers for them: small, fast, repeatable from a seed.
-//! For tests alone: nothing that ships may need it.
+//! For tests alone: nothing that ships may need it. Must not know what is tested.
 
 /// How often a test does something: `usual`, or `sanitized` times under a sanitizer, where each time
 /// takes tens of times as long.

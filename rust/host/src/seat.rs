@@ -62,6 +62,7 @@ impl Seat {
 
     /// How long a wait is worth spinning. Before everybody has come for the first time, nobody knows:
     /// not at all.
+    #[inline(always)]
     pub(crate) fn spin(&self, turn: &Position) -> Duration {
         if let Some(spin) = self.spin.get() {
             return *spin;
@@ -76,6 +77,7 @@ impl Seat {
     }
 
     /// Whether posting needs no fence.
+    #[inline(always)]
     fn is_ordered(&self, turn: &Position) -> bool {
         match self.ordered.get() {
             Some(ordered) => *ordered,
@@ -116,6 +118,7 @@ impl Seat {
 
     /// Wakes those who sleep, when `round` was the last they waited for. `alone`: they wait for this
     /// rank alone.
+    #[inline(always)]
     fn rouse(&self, ordered: bool, round: u64, alone: bool) {
         if self.arena.anybody_sleeps(ordered) && (alone || self.is_last(round)) {
             self.wake();
@@ -196,7 +199,8 @@ impl Place {
     /// Whether the engine has queued collectives; one that gives back its turn sees those that could
     /// not get it.
     pub(crate) fn has_queued_meanwhile(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.queued() > 0
+        self.queued
+            .compare_exchange(0, 0, Ordering::SeqCst, Ordering::SeqCst)
+            .is_err()
     }
 }

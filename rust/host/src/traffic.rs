@@ -1,6 +1,7 @@
 //! Links at work: dialling, accepting, writing what waits and reading what came.
 //!
-//! Part of the progress engine's state, under the same lock. Nothing here blocks.
+//! Part of the progress engine's state, under the same lock. Nothing here blocks. Must not know
+//! what operations do with what comes.
 
 mod lanes;
 #[cfg(test)]

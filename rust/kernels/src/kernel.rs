@@ -3,7 +3,7 @@
 //! Two inputs are combined straight into the output. Of more, one block of elements is combined
 //! after the other, all inputs of a block before the next, in accumulators on the stack. Every input
 //! is treated alike, wherever it stands: the bits of the result do not depend on which rank's input
-//! lies in the output.
+//! lies in the output. Must not know whose inputs they are.
 
 use std::slice::{ChunksExact, ChunksExactMut};
 

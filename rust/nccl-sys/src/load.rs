@@ -1,7 +1,7 @@
 //! Finding and opening the library.
 //!
 //! Two copies of NCCL in one process crash it sooner or later, so a copy that is mapped already
-//! comes before everything but the user's own choice.
+//! comes before everything but the user's own choice. Must not know what it is used for.
 
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_int, c_void};

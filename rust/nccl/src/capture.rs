@@ -1,7 +1,8 @@
 //! Operations that are captured into graphs, and what a graph must keep alive.
 //!
 //! A captured operation never ends: it runs whenever its graph is launched. So its work is complete
-//! at once, nothing asks the host about it, and it has no time-out.
+//! at once, nothing asks the host about it, and it has no time-out. Must not know what the
+//! operations do.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -1,4 +1,5 @@
-//! One communicator at work: operations put on streams, watched, failed and given up.
+//! One communicator at work: operations put on streams, watched, failed and given up. Must not know
+//! how ranks meet, nor stores.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;

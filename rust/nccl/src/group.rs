@@ -1,4 +1,5 @@
-//! What the layer above sees of a communicator: calls, waits, splits and its end.
+//! What the layer above sees of a communicator: calls, waits, splits and its end. Must not know
+//! stores.
 
 use std::ptr;
 use std::sync::Arc;

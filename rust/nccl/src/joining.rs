@@ -1,4 +1,5 @@
 //! Making a communicator: what it needs, and the calls that may take as long as its slowest rank.
+//! Must not know operations.
 
 use std::ffi::CString;
 use std::ptr;

@@ -1,4 +1,5 @@
-//! Which element types and reduce ops NCCL has, and how the others map to them. Pure.
+//! Which element types and reduce ops NCCL has, and how the others map to them. Pure. Must not know
+//! streams or communicators.
 
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::reduce_op::ReduceOp;

@@ -2,7 +2,8 @@
 //!
 //! Its members meet through a presence of another engine, whose handles this one passes on under its
 //! own mark. Over the group that comes out of it they agree on how NCCL's communicator is made, by
-//! `ways`; no store is asked. Whatever keeps one member from it fails that group, and so all others.
+//! `ways`; no store is asked. Whatever keeps one member from it fails that group, and so all
+//! others. Must not know how members meet.
 
 mod making;
 mod ways;

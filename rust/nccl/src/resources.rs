@@ -1,5 +1,5 @@
 //! What a communicator holds beside its operations: registrations of memory, and device memory that
-//! NCCL can give up for a while.
+//! NCCL can give up for a while. Must not know what the memory is for.
 
 use std::collections::HashMap;
 use std::ffi::c_void;

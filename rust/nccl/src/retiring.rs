@@ -1,5 +1,6 @@
 //! How a communicator whose members change ends: another one comes in its place, perhaps out of NCCL's
-//! communicator of this one. And how it hears that members are lost, or have left for another group.
+//! communicator of this one. And how it hears that members are lost, or have left for another
+//! group. Must not know how the other one is made.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

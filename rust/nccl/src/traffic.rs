@@ -1,5 +1,5 @@
 //! Everything of a communicator that is on the device: its operations, which end in order, and beside
-//! them those of its windows, each lane in an order of its own.
+//! them those of its windows, each lane in an order of its own. Must not know what an operation does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

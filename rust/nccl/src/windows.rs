@@ -4,7 +4,7 @@
 //! another rank's memory are copies and words in stream order: a put is a copy and nothing else, and a
 //! signal raises a word that one pair of ranks has for this window alone. The k-th wait for a rank
 //! waits for its k-th signal, which no put and no other window can be taken for. Ranks whose memory
-//! this device does not reach are refused by name.
+//! this device does not reach are refused by name. Must not know collectives.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};

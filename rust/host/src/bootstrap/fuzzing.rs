@@ -1,5 +1,5 @@
 //! The protocol of joining for `crate::fuzzing`: its messages, and a rank whose peers, store and
-//! clock do whatever a fuzzer wants.
+//! clock do whatever a fuzzer wants. Must not know sockets or threads.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Ranks, store and network in one thread and in virtual time, driving the shipping protocol.
 //!
 //! Bytes of one direction of a connection keep their order and are cut at random; everything else
-//! is delayed at random. A seed decides all of it.
+//! is delayed at random. A seed decides all of it. Must not know sockets, threads or real time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

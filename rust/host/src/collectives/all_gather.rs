@@ -1,7 +1,7 @@
 //! All-gather: everyone's part straight to everyone.
 //!
 //! Where ranks share machines, a part goes to one rank of each other machine, which passes it on
-//! there.
+//! there. Must not know how messages travel.
 
 use ferrocomm_core::call::{Region, Regions};
 

@@ -2,7 +2,7 @@
 //!
 //! Between machines: when small, each rank combines its machine's inputs and exchanges that; when
 //! large, each rank combines a slice of them, exchanges it with those of its column, and hands the
-//! result to the others of its machine.
+//! result to the others of its machine. Must not know how messages travel.
 
 use ferrocomm_core::call::Region;
 use ferrocomm_core::reduction::{Reduction, Stage};

@@ -1,7 +1,7 @@
 //! All-to-all: every pair's part straight across, all posted at once.
 //!
 //! A pair with nothing to say sends nothing: both of its ranks know, and no rank knows more than
-//! its own pairs.
+//! its own pairs. Must not know how messages travel.
 
 use ferrocomm_core::call::{Region, Regions};
 

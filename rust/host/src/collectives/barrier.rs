@@ -1,6 +1,7 @@
 //! Barrier by dissemination: after round `k` a rank knows of the `2^(k+1)` ranks up to itself.
 //!
-//! Where ranks share machines, one of each speaks for the others, so that few messages cross.
+//! Where ranks share machines, one of each speaks for the others, so that few messages cross. Must
+//! not know how messages travel.
 
 use ferrocomm_core::call::Region;
 

@@ -1,5 +1,5 @@
 //! Broadcast: a binomial tree when small; when large, a slice to each rank, which passes it on to
-//! the others, so that every rank's link carries its share.
+//! the others, so that every rank's link carries its share. Must not know how messages travel.
 
 use ferrocomm_core::call::Region;
 

@@ -1,6 +1,6 @@
 //! A large reduce between machines: each rank combines a slice of what its machine has, and each
 //! column adds up its slices from machine to machine, piece by piece, up to the root's machine, whose
-//! ranks give the results to the root.
+//! ranks give the results to the root. Must not know how messages travel.
 
 use ferrocomm_core::reduction::{Reduction, Stage};
 

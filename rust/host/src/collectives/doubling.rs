@@ -1,5 +1,6 @@
 //! Recursive doubling: each round a machine exchanges all it has with the one at twice the distance,
-//! and knows twice as many. Beyond a power of two, neighbours first become one.
+//! and knows twice as many. Beyond a power of two, neighbours first become one. Must not know how
+//! messages travel.
 
 use ferrocomm_core::reduction::{Reduction, Stage};
 

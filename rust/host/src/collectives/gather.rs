@@ -1,7 +1,8 @@
 //! Gather: everyone's part straight to the root, also an empty one, since only the root knows
 //! whether all are empty.
 //!
-//! Small parts of machines other than the root's go together, in one message per machine.
+//! Small parts of machines other than the root's go together, in one message per machine. Must not
+//! know how messages travel.
 
 use ferrocomm_core::call::{Region, Regions};
 

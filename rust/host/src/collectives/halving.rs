@@ -1,6 +1,6 @@
 //! Recursive halving and doubling: each round a machine gives half of what it still combines to one
 //! at twice the distance, then results go back the same way. The near exchange comes first, so that
-//! the farthest carry the least.
+//! the farthest carry the least. Must not know how messages travel.
 
 use std::ops::Range;
 

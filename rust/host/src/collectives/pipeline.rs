@@ -4,7 +4,8 @@
 //! While piece `k` is combined piece `k + 1` is on its way, in the other half of the scratch memory.
 //! On every pair of ranks, messages are started and expected in one order (piece `k + 1` before what
 //! was finished of piece `k`), and nobody waits for a message before having posted all receives that
-//! come before it; so links that deliver in order need no buffer for what nobody expects yet.
+//! come before it; so links that deliver in order need no buffer for what nobody expects yet. Must
+//! not know how messages travel.
 
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
 //! Reduce: everything to the root when small, reduced slices gathered there when large.
 //!
 //! Between machines: when small, one rank of each combines what it has and sends that to the root;
-//! when large, each column combines its slice from machine to machine, to the root's at last.
+//! when large, each column combines its slice from machine to machine, to the root's at last. Must
+//! not know how messages travel.
 
 use ferrocomm_core::call::Region;
 use ferrocomm_core::reduction::{Reduction, Stage};

@@ -1,7 +1,8 @@
 //! Reduce-scatter: each rank's slice straight to it, in pieces.
 //!
 //! Where ranks share machines, each machine combines its inputs first, a rank those for itself and
-//! for its partners on other machines, and sends them what it has for them.
+//! for its partners on other machines, and sends them what it has for them. Must not know how
+//! messages travel.
 
 use ferrocomm_core::call::{Region, Regions};
 use ferrocomm_core::reduction::{Reduction, Stage};

@@ -2,7 +2,8 @@
 //! results. Only neighbours talk, and each piece goes on as soon as it is combined.
 //!
 //! Every machine gets, in order, the messages that the one before it sends: piece `p` of step `t` is
-//! number `t * pieces + p`. What it makes of a message is its own message one step later.
+//! number `t * pieces + p`. What it makes of a message is its own message one step later. Must not
+//! know how messages travel.
 
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
 //! Scatter: every rank's part straight from the root, also an empty one, since only the root knows
 //! whether all are empty.
 //!
-//! Small parts for machines other than the root's go together, in one message per machine.
+//! Small parts for machines other than the root's go together, in one message per machine. Must not
+//! know how messages travel.
 
 use ferrocomm_core::call::{Region, Regions};
 

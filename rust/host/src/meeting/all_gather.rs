@@ -1,4 +1,5 @@
-//! All-gather: everyone puts its part and takes those of the others; or reads their memory.
+//! All-gather: everyone puts its part and takes those of the others; or reads their memory. Must
+//! not know who waits, or for how long.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::{Region, Regions};

@@ -1,6 +1,7 @@
 //! All-reduce: everyone takes everything when it is short; else everyone combines a slice of each
 //! chunk, and takes the slices of the others a round later, while the next chunk is put. Where ranks
 //! read one another's memory, a slice is as long as it can be, and nothing is put but addresses.
+//! Must not know who waits, or for how long.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::Region;

@@ -2,7 +2,8 @@
 //!
 //! Ranks know the lengths of their own parts only. The first payload starts with the longest part of
 //! its rank, from which all learn how many rounds there are, and a length per receiver; equal parts
-//! need no list, and travel with the flag when they are short.
+//! need no list, and travel with the flag when they are short. Must not know who waits, or for how
+//! long.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::{Region, Regions};

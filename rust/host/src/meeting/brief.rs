@@ -6,6 +6,8 @@ use std::cell::Cell;
 
 use ferrocomm_core::call::{Collective, Region};
 use ferrocomm_core::dtype::Dtype;
+use ferrocomm_core::error::Result;
+use ferrocomm_core::reduce_op::ReduceOp;
 use ferrocomm_core::reduction::Reduction;
 
 use super::all_reduce::is_short;
@@ -21,7 +23,7 @@ enum What {
     AllReduce {
         input: Region,
         output: Region,
-        reduction: Reduction,
+        op: ReduceOp,
     },
 }
 
@@ -30,11 +32,19 @@ pub(crate) struct Brief<'a> {
     arena: &'a Arena,
     me: usize,
     print: Print,
+    dtype: Dtype,
     what: What,
 }
 
+/// One whose round this rank has posted, ready to take what the others post.
+pub(crate) struct Ready<'a> {
+    brief: &'a Brief<'a>,
+    /// of an all-reduce
+    reduction: Option<Reduction>,
+}
+
 impl<'a> Brief<'a> {
-    /// `None` when `collective` is none of them, or the table has no entry for its reduction.
+    /// `None` when `collective` is none of them.
     #[inline(always)]
     pub(crate) fn of(
         collective: &Collective,
@@ -59,7 +69,7 @@ impl<'a> Brief<'a> {
                 What::AllReduce {
                     input: *input,
                     output: *output,
-                    reduction: Reduction::new(*op, dtype, ranks).ok()?,
+                    op: *op,
                 }
             }
             _ => return None,
@@ -68,6 +78,7 @@ impl<'a> Brief<'a> {
             arena,
             me,
             print: Print::from(collectives::fingerprint(collective, dtype)),
+            dtype,
             what,
         })
     }
@@ -81,6 +92,14 @@ impl<'a> Brief<'a> {
             inline,
             is_large: false,
             way: Way::Chosen,
+        }
+    }
+
+    /// Bytes that each rank puts.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.what {
+            What::Barrier => 0,
+            What::AllReduce { input, .. } => input.bytes,
         }
     }
 
@@ -115,35 +134,61 @@ impl<'a> Brief<'a> {
         self.arena.post(self.me, number, self.print, &inline.get())
     }
 
+    /// Lets the flags of the others come to this processor, once it is posted: where all come at one
+    /// time, they are on their way while this rank does what it has to do anyway.
+    #[inline(always)]
+    pub(crate) fn expect(&self, position: &Position) {
+        for rank in (0..self.arena.ranks()).filter(|rank| *rank != self.me) {
+            self.arena.expect(rank, position.next - 1);
+        }
+    }
+
+    /// Lets this rank's next flag come to this processor, once this one is posted.
+    #[inline(always)]
+    pub(crate) fn fetch_ahead(&self, position: &Position) {
+        self.arena.fetch_ahead(self.me, position.next - 1);
+    }
+
+    /// What is left to do once it is posted and needs no one else.
+    ///
+    /// # Errors
+    /// `Unsupported` when the reduction is not in the table.
+    #[inline(always)]
+    pub(crate) fn ready(&self) -> Result<Ready<'_>> {
+        let reduction = match self.what {
+            What::Barrier => None,
+            What::AllReduce { op, .. } => Some(Reduction::new(op, self.dtype, self.arena.ranks())?),
+        };
+        Ok(Ready {
+            brief: self,
+            reduction,
+        })
+    }
+}
+
+impl Ready<'_> {
     /// Takes what the others have put, once all have.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn step(&self, position: &mut Position) -> Stepped {
+        let Brief {
+            arena, me, what, ..
+        } = self.brief;
         let number = position.next - 1;
-        match position.settle(self.arena, self.me, number) {
+        match position.settle(arena, *me, number) {
             Settled::Yes => {}
             Settled::Open => return Stepped::Waiting(false),
             Settled::Differs { rank, theirs, ours } => {
                 return Stepped::Differs { rank, theirs, ours };
             }
         }
-        if let What::AllReduce {
-            input,
-            output,
-            reduction,
-        } = &self.what
-        {
-            let round = self.round(number, None);
+        if let (What::AllReduce { input, output, .. }, Some(reduction)) = (what, &self.reduction) {
+            let round = self.brief.round(number, None);
             // SAFETY: input and output belong to this call and are the same or apart, see `of`; the
             // others have posted and write there no more.
             unsafe {
-                combine(
-                    reduction,
-                    self.arena.ranks(),
-                    self.me,
-                    *input,
-                    *output,
-                    |rank| round.of(rank, input.bytes),
-                );
+                combine(reduction, arena.ranks(), *me, *input, *output, |rank| {
+                    round.of(rank, input.bytes)
+                });
             }
         }
         Stepped::Done

@@ -1,4 +1,5 @@
-//! Broadcast: the root puts piece after piece, everyone else takes it; or all read the root's memory.
+//! Broadcast: the root puts piece after piece, everyone else takes it; or all read the root's
+//! memory. Must not know who waits, or for how long.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::Region;

@@ -1,4 +1,5 @@
-//! Gather: everyone puts its part, the root takes them; or the root reads the memory of all.
+//! Gather: everyone puts its part, the root takes them; or the root reads the memory of all. Must
+//! not know who waits, or for how long.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::{Region, Regions};

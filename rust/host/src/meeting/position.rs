@@ -83,7 +83,7 @@ impl Position {
         self.settle(arena, me, self.next - 1)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn settle(&mut self, arena: &Arena, me: usize, round: u64) -> Settled {
         if self.settled >= round {
             return Settled::Yes;
@@ -115,7 +115,7 @@ pub(crate) enum Settled {
     },
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn agrees(arena: &Arena, rank: usize, round: u64, ours: Print) -> Settled {
     if !arena.posted(rank, round) {
         return Settled::Open;

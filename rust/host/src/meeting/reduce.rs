@@ -1,5 +1,6 @@
 //! Reduce: the root combines everything when it is short; else everyone combines a slice of each
-//! chunk, and the root takes them a round later. Of two ranks the root reads the memory of the other.
+//! chunk, and the root takes them a round later. Of two ranks the root reads the memory of the
+//! other. Must not know who waits, or for how long.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::Region;

@@ -1,4 +1,5 @@
-//! Reduce-scatter: everyone combines its own slice, of what the others put or of their memory.
+//! Reduce-scatter: everyone combines its own slice, of what the others put or of their memory. Must
+//! not know who waits, or for how long.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::{Region, Regions};

@@ -1,4 +1,5 @@
-//! Scatter: the root puts a part for everyone, who takes it; or all read the root's memory.
+//! Scatter: the root puts a part for everyone, who takes it; or all read the root's memory. Must
+//! not know who waits, or for how long.
 
 use ferrocomm_core::Result;
 use ferrocomm_core::call::{Region, Regions};

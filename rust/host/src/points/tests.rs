@@ -7,24 +7,10 @@ use ferrocomm_core::error::ErrorKind;
 use ferrocomm_core::group::Group;
 
 use super::*;
-use crate::bootstrap::Member;
-use crate::engine::HostEngine;
+use crate::testing::{LONG, groups, region, run};
 
-const COMM: CommId = CommId(77);
-
-/// The groups of two ranks, each of an engine of its own.
 fn pair() -> [HostGroup; 2] {
-    let engines = [HostEngine::new().unwrap(), HostEngine::new().unwrap()];
-    let members: Vec<Member> = engines.iter().map(|engine| engine.member()).collect();
-    let members = Arc::new(members);
-    [0, 1].map(|rank: u32| engines[rank as usize].group(COMM, GroupRank::new(rank), &members))
-}
-
-fn region(bytes: &mut [u8]) -> Region {
-    Region {
-        address: bytes.as_mut_ptr() as usize,
-        bytes: bytes.len(),
-    }
+    groups(2).try_into().ok().expect("there are two")
 }
 
 fn call(point: PointToPoint, mode: Mode, timeout: Duration) -> Call {
@@ -35,13 +21,6 @@ fn call(point: PointToPoint, mode: Mode, timeout: Duration) -> Call {
         timeout,
         mode,
     }
-}
-
-const LONG: Duration = Duration::from_secs(30);
-
-fn run(group: &HostGroup, mut call: Call) -> Result<()> {
-    let conditions = call.conditions();
-    group.run(&mut call.task, &conditions, &mut || {})
 }
 
 fn send(group: &HostGroup, bytes: &mut [u8], tag: u32) -> Result<()> {

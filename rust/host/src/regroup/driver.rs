@@ -1,6 +1,7 @@
 //! Regrouping inside the progress engine: letters come and go on the links that members have anyway.
 //!
-//! Part of the progress engine's state, under the same lock; nothing here blocks but a dial.
+//! Part of the progress engine's state, under the same lock; nothing here blocks but a dial. Must
+//! not know how a round is decided: `machine` does.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

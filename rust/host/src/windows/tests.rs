@@ -1,22 +1,18 @@
 //! Windows of two and three engines of this process, on every way on which one reaches another.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ferrocomm_core::call::{Mode, Region, Stream};
 use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::{ErrorKind, Result};
 use ferrocomm_core::group::Group;
-use ferrocomm_core::ids::{CommId, GroupRank};
+use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::window::{Access, OneSided, Registration, Window, WindowCall};
 
 use super::HostWindow;
 use crate::allocator;
-use crate::bootstrap::Member;
-use crate::engine::{HostEngine, HostGroup};
-
-const LONG: Duration = Duration::from_secs(30);
+use crate::engine::HostGroup;
+use crate::testing::{LONG, groups, region};
 
 /// How a rank reaches another.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,18 +23,6 @@ enum Way {
 }
 
 const WAYS: [Way; 3] = [Way::Mapped, Way::Kernel, Way::Frames];
-
-fn groups(ranks: u32) -> Vec<HostGroup> {
-    static NUMBER: AtomicU64 = AtomicU64::new(4000);
-    let comm = CommId(NUMBER.fetch_add(1, Ordering::Relaxed));
-    let engines: Vec<_> = (0..ranks).map(|_| HostEngine::new().unwrap()).collect();
-    let members: Vec<Member> = engines.iter().map(|engine| engine.member()).collect();
-    let members = Arc::new(members);
-    (0u32..)
-        .zip(&engines)
-        .map(|(rank, engine)| engine.group(comm, GroupRank::new(rank), &members))
-        .collect()
-}
 
 /// A rank's memory for a window; freed when dropped.
 struct Lent {
@@ -97,13 +81,6 @@ fn register(group: &HostGroup, lent: &Lent, way: Way, sequence: u64) -> HostWind
     HostWindow::register_as(group.site(), asked, reaches, &mut || {}).unwrap()
 }
 
-fn region<T>(values: &mut [T]) -> Region {
-    Region {
-        address: values.as_mut_ptr() as usize,
-        bytes: size_of_val(values),
-    }
-}
-
 fn call(task: OneSided, mode: Mode, timeout: Duration) -> WindowCall {
     WindowCall {
         task,
@@ -140,7 +117,7 @@ fn wait(window: &HostWindow, from: u32) -> Result<()> {
 
 /// Runs `body` as every rank, with a window of `words` words on each.
 fn ranks(count: u32, way: Way, words: usize, body: impl Fn(u32, &HostWindow, &Lent) + Sync) {
-    let groups = groups(count);
+    let groups = groups(count as usize);
     std::thread::scope(|scope| {
         for (rank, group) in (0u32..).zip(&groups) {
             let body = &body;

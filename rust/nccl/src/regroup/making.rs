@@ -1,5 +1,5 @@
 //! What the members do once they have met: they tell each other what they had, make NCCL's communicator
-//! in the way that follows from it, and hear that all have it.
+//! in the way that follows from it, and hear that all have it. Must not know how they have met.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

@@ -1,4 +1,5 @@
-//! How joining ends: the root's word for all, and what a rank does that cannot hear it.
+//! How joining ends: the root's word for all, and what a rank does that cannot hear it. Must not
+//! know sockets or threads.
 
 use std::iter::successors;
 use std::mem;

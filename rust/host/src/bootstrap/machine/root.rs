@@ -1,4 +1,5 @@
-//! What the root knows of the ranks, and how joining ends for all of them.
+//! What the root knows of the ranks, and how joining ends for all of them. Must not know how words
+//! travel.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

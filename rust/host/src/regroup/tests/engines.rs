@@ -1,40 +1,31 @@
 //! Engines in one process whose members meet and get groups.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use ferrocomm_core::call::{Call, Collective, Mode, Region, Task};
-use ferrocomm_core::dtype::Dtype;
 use ferrocomm_core::error::ErrorKind;
 use ferrocomm_core::group::Group;
 use ferrocomm_core::ids::GroupRank;
 use ferrocomm_core::reconfigure::{Handles, Presence, Reconfiguration, Request};
-use ferrocomm_core::reduce_op::ReduceOp;
 
 use crate::engine::HostEngine;
-
-/// Room for a busy machine; reaching it fails the test.
-const LONG: Duration = Duration::from_secs(60);
+use crate::testing::{LONG, barrier, engines, sum};
 
 /// One rank of a job in this process.
 struct Rank {
     presence: Arc<dyn Presence>,
     group: Option<Arc<dyn Group>>,
     // Last: the engine outlives what is in it.
-    _engine: Arc<HostEngine>,
+    engine: Arc<HostEngine>,
 }
 
-fn job(count: i32) -> Vec<Rank> {
+fn job(count: usize) -> Vec<Rank> {
     let name = Arc::from("job");
-    let rank = |rank| {
-        let engine = HostEngine::new().unwrap();
-        Rank {
-            presence: engine.presence(&name, rank).unwrap(),
-            group: None,
-            _engine: engine,
-        }
+    let rank = |(rank, engine): (i32, Arc<HostEngine>)| Rank {
+        presence: engine.presence(&name, rank).unwrap(),
+        group: None,
+        engine,
     };
-    (0..count).map(rank).collect()
+    (0..).zip(engines(count)).map(rank).collect()
 }
 
 fn request(uuid: i64, handles: &[String]) -> Request {
@@ -74,25 +65,9 @@ fn sum_bits(ranks: &[&mut Rank], sequence: u64) {
         for rank in ranks {
             let group = rank.group.clone().unwrap();
             scope.spawn(move || {
-                let mut value = [1_i64 << group.rank().get()];
-                let region = Region {
-                    address: value.as_mut_ptr() as usize,
-                    bytes: 8,
-                };
-                let mut call = Call {
-                    task: Task::Collective(Collective::AllReduce {
-                        input: region,
-                        output: region,
-                        op: ReduceOp::Sum,
-                    }),
-                    dtype: Dtype::Int64,
-                    sequence,
-                    timeout: LONG,
-                    mode: Mode::Sync,
-                };
+                let mut value = [1 << group.rank().get()];
                 assert_eq!(group.size(), size);
-                let conditions = call.conditions();
-                group.run(&mut call.task, &conditions, &mut || {}).unwrap();
+                sum(&*group, sequence, &mut value);
                 assert_eq!(value[0], (1 << size) - 1);
             });
         }
@@ -158,14 +133,7 @@ fn what_was_pending_on_the_old_group_fails() {
     };
     meet(1, &mut [a, b]);
     let old = a.group.clone().unwrap();
-    let call = Call {
-        task: Task::Collective(Collective::Barrier),
-        dtype: Dtype::Byte,
-        sequence: 1,
-        timeout: LONG,
-        mode: Mode::Async,
-    };
-    let work = old.issue(call).unwrap();
+    let work = old.issue(barrier(1)).unwrap();
     meet(2, &mut [a, b]);
     let error = old.wait(&work, Some(LONG)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
@@ -211,19 +179,12 @@ fn a_group_that_a_member_gave_up_just_before_fails_at_once() {
     {
         return;
     }
-    let call = Call {
-        task: Task::Collective(Collective::Barrier),
-        dtype: Dtype::Byte,
-        sequence: 1,
-        timeout: LONG,
-        mode: Mode::Async,
-    };
-    let barrier = group.issue(call).unwrap();
-    while barrier.outcome().is_none() {
-        a._engine.step();
-        b._engine.step();
+    let pending = group.issue(barrier(1)).unwrap();
+    while pending.outcome().is_none() {
+        a.engine.step();
+        b.engine.step();
     }
-    let error = group.wait(&barrier, Some(LONG)).unwrap_err();
+    let error = group.wait(&pending, Some(LONG)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
     assert_eq!(error.peer_ranks(), [GroupRank::new(1)], "{error}");
 }
@@ -272,7 +233,7 @@ fn a_handle_of_a_communicator_that_is_gone_is_named() {
         let (b, ended) = (&*b, &ended);
         scope.spawn(move || {
             while !ended.load(std::sync::atomic::Ordering::Acquire) {
-                b._engine.step();
+                b.engine.step();
                 std::thread::yield_now();
             }
         });
