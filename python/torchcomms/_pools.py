@@ -6,9 +6,12 @@ library of CUDA's. Must not know what registering does.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchcomms._comms import TorchComm
+
+if TYPE_CHECKING:
+    import torch
 
 
 def register(comm: TorchComm, pool: Any, symm: bool = False) -> None:
@@ -17,7 +20,7 @@ def register(comm: TorchComm, pool: Any, symm: bool = False) -> None:
     Called again, it registers those that the pool has got meanwhile.
 
     Raises:
-        NotImplementedError: `symm` is asked for.
+        NotImplementedError: `symm` is asked for, or the communicator is not one of CUDA tensors.
         ValueError: the pool has no memory on the device.
         RuntimeError: the engine cannot register it.
     """
@@ -25,7 +28,7 @@ def register(comm: TorchComm, pool: Any, symm: bool = False) -> None:
         raise NotImplementedError(
             "register_mem_pool(symm=True) is not supported: make a window of each tensor instead"
         )
-    device = comm.get_device()
+    device = _cuda_device(comm, "register_mem_pool")
     segments = [
         (segment["address"], segment["total_size"])
         for segment in pool.snapshot()
@@ -43,7 +46,20 @@ def deregister(comm: TorchComm, pool: Any) -> None:
     """Takes that back.
 
     Raises:
+        NotImplementedError: the communicator is not one of CUDA tensors.
         ValueError: the pool is not registered with this communicator.
     """
+    _cuda_device(comm, "deregister_mem_pool")
     if comm._deregister_memory_of(pool) == 0:
         raise ValueError("the pool is not registered with this communicator")
+
+
+def _cuda_device(comm: TorchComm, operation: str) -> torch.device:
+    device = comm.get_device()
+    if device.type != "cuda":
+        raise NotImplementedError(
+            f"not supported: the {comm.get_backend()} engine has no memory pools [communicator "
+            f"{comm.get_name()}, rank {comm.get_rank()}, operation {operation}]; nccl does, for "
+            "CUDA tensors"
+        )
+    return device

@@ -143,6 +143,9 @@ def registration(comm: torchcomms.TorchComm) -> None:
     with pytest.raises(ValueError, match="not contiguous"):
         comm.tensor_register(torch.ones(4, 4).t())
     comm.tensor_register(torch.ones(4))  # finalize lets go of it
+    for call in (comm.register_mem_pool, comm.deregister_mem_pool):
+        with pytest.raises(NotImplementedError, match="CUDA"):
+            call(object())
 
 
 def test_options_persistent_gather_and_registration(job):

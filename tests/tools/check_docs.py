@@ -4,7 +4,8 @@
 
 Links lead somewhere, and the site is built without a warning; variables and statuses are those of
 the code; a block of Python or C whose first line names a file runs as two ranks and prints what the
-`text` block after it shows. Those of README.md run under torchrun, as it says there.
+`text` block after it shows. Those of README.md run under torchrun, as it says there. Together they
+use every public name of the package.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import example_names
 import example_ranks
 import settings
 
@@ -27,6 +29,7 @@ RANKS = 2
 LIMIT = 120.0  # seconds for one example; a guard against a hang
 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"(?:#|/\*) (\w+\.(?:py|c))\b")
 PREFIXES = "FERROCOMM|TORCHCOMMS?|TORCHELASTIC|MASTER|GLOO|NCCL|LOCAL|WORLD|OMPI|MPI|PMI|PALS|SLURM"
@@ -65,6 +68,21 @@ def dead_links(page: Path) -> Iterator[str]:
     for target in LINK.findall(page.read_text()):
         if "://" not in target and not (page.parent / target).exists():
             yield f"{page.name}: the link to {target} leads nowhere"
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link can name in a page: its headings, as sites write them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    plain = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings]
+    return {re.sub(r"\s", "-", heading) for heading in plain}
+
+
+def dead_anchors(page: Path) -> Iterator[str]:
+    """Links of a page to headings that are not there."""
+    for target, anchor in ANCHOR.findall(FENCE.sub("", page.read_text())):
+        other = page.parent / target if target else page
+        if "://" not in target and other.suffix == ".md" and anchor not in anchors(other):
+            yield f"{page.name}: {target}#{anchor} is no heading"
 
 
 def sources() -> Iterator[Path]:
@@ -125,6 +143,13 @@ def examples(page: Path) -> Iterator[Example]:
         if language in ("python", "c") and named:
             shown = output if next_language == "text" else ""
             yield Example(page, named.group(1), code, shown)
+
+
+def unused_names() -> Iterator[str]:
+    """Public names that no example uses."""
+    codes = [made.code for page in pages() for made in examples(page) if made.name.endswith(".py")]
+    for name in example_names.unused(codes):
+        yield f"no example uses {name}"
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -199,10 +224,13 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     library = Path(sys.argv[1]).resolve()
-    checks = [(f"links of {page.name}", list(dead_links(page))) for page in pages()]
+    checks = [
+        (f"links of {page.name}", [*dead_links(page), *dead_anchors(page)]) for page in pages()
+    ]
     checks.append(("site", list(wrong_site())))
     checks.append(("variables", list(wrong_variables())))
     checks.append(("statuses", list(wrong_statuses())))
+    checks.append(("names in examples", list(unused_names())))
     for page in pages():
         for example in examples(page):
             checks.append((f"{example.name} of {page.name}", list(wrong_output(example, library))))
