@@ -41,6 +41,9 @@ pub trait Notes {
     fn looks_again(&mut self) {
         std::hint::spin_loop();
     }
+
+    /// They are not soon there: the group stops looking, and the call takes its time.
+    fn waits(&mut self) {}
 }
 
 /// One communicator inside an engine.

@@ -23,7 +23,7 @@ struct Issued {
     ticket: Ticket,
 }
 
-/// What is noted of a synchronous operation. Groups say when they can do without the time.
+/// What is noted of a synchronous operation, when its group can do without the time.
 struct Noting<'a> {
     communicator: &'a Communicator,
     facts: &'a Facts,
@@ -32,7 +32,7 @@ struct Noting<'a> {
     /// the order of operations until it is issued; let go of in this order
     held: Option<(MutexGuard<'a, ()>, Collecting)>,
     ticket: Option<Ticket>,
-    /// when a short one looked for the others last: it ends right after
+    /// when a short one looked for the others last, if it ended right after
     looked: Option<Moment>,
 }
 
@@ -59,6 +59,11 @@ impl Notes for Noting<'_> {
     fn looks_again(&mut self) {
         self.looked = Some(process().recorder.now());
         std::hint::spin_loop();
+    }
+
+    #[inline]
+    fn waits(&mut self) {
+        self.looked = None;
     }
 }
 
@@ -281,4 +286,40 @@ fn nothing(sequence: u64) -> Arc<Work> {
     let work = Arc::new(Work::new(Operation::Batch, sequence));
     work.run(work.complete(Ok(())));
     work
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Puppet;
+
+    #[test]
+    fn a_call_that_takes_longer_does_not_end_with_its_last_look() {
+        let communicator = Communicator::of_group("looked", Puppet::new());
+        let facts = Facts::bare(Operation::Barrier, Dtype::Byte);
+        let collecting = Collecting::start();
+        let order = communicator
+            .order
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut noting = Noting {
+            communicator: &communicator,
+            facts: &facts,
+            sequence: 1,
+            timeout: Duration::from_secs(1),
+            held: Some((order, collecting)),
+            ticket: None,
+            looked: None,
+        };
+        noting.issued();
+        assert!(noting.ticket.is_some() && noting.looked.is_none());
+        noting.looks();
+        assert!(noting.looked.is_some());
+        noting.looks_again();
+        assert!(noting.looked.is_some());
+        noting.waits();
+        assert!(noting.looked.is_none());
+        // The order has been let go of.
+        assert!(communicator.order.try_lock().is_ok());
+    }
 }

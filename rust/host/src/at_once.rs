@@ -73,6 +73,7 @@ impl HostGroup {
                 self.let_go(turn);
                 return Ok(Attempt::Done);
             }
+            notes.waits();
         }
         let meeting = Meeting::of_posted(collective.clone(), conditions.dtype);
         Ok(self.hand_over(collective.operation(), conditions, meeting, turn))
@@ -195,6 +196,7 @@ impl Patience {
                         return false;
                     }
                     std::thread::yield_now();
+                    pause();
                 }
                 Stepped::Waiting(false) => {
                     looks += 1;
@@ -228,6 +230,7 @@ mod tests {
         Issued,
         Looks,
         LooksAgain,
+        Waits,
     }
 
     #[derive(Default)]
@@ -243,12 +246,16 @@ mod tests {
         fn looks_again(&mut self) {
             self.0.push(Heard::LooksAgain);
         }
+        fn waits(&mut self) {
+            self.0.push(Heard::Waits);
+        }
     }
 
-    /// What the notes of each of `count` barriers hear on one rank.
-    fn barriers(group: &HostGroup, count: u64) -> Vec<Vec<Heard>> {
+    /// What the notes of each of `count` barriers hear on one rank, which comes late by `late`.
+    fn barriers(group: &HostGroup, count: u64, late: Duration) -> Vec<Vec<Heard>> {
         (1..=count)
             .map(|sequence| {
+                std::thread::sleep(late);
                 let mut call = collective(Collective::Barrier, Dtype::Byte, sequence, Mode::Sync);
                 let (conditions, mut heard) = (call.conditions(), Listener::default());
                 group.run(&mut call.task, &conditions, &mut heard).unwrap();
@@ -257,22 +264,22 @@ mod tests {
             .collect()
     }
 
+    /// What is heard on two ranks, of which one comes late by `late`.
+    fn heard(count: u64, late: Duration) -> [Vec<Vec<Heard>>; 2] {
+        let groups = groups(2);
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| barriers(&groups[1], count, late));
+            let early = barriers(&groups[0], count, Duration::ZERO);
+            [early, late.join().unwrap()]
+        })
+    }
+
     #[test]
     fn a_short_collective_is_issued_before_its_rank_looks_for_others() {
-        let groups = groups(2);
-        let heard: Vec<_> = std::thread::scope(|scope| {
-            let ranks: Vec<_> = groups
-                .iter()
-                .map(|group| scope.spawn(|| barriers(group, 200)))
-                .collect();
-            ranks
-                .into_iter()
-                .flat_map(|rank| rank.join().unwrap())
-                .collect()
-        });
+        let heard = heard(200, Duration::ZERO).concat();
         for call in &heard {
             assert_eq!(call.first(), Some(&Heard::Issued), "{call:?}");
-            let looks = call.iter().skip(1);
+            let looks = call.iter().skip(1).filter(|heard| **heard != Heard::Waits);
             let at_first = looks.clone().take(1).all(|heard| *heard == Heard::Looks);
             let again = looks.skip(1).all(|heard| *heard == Heard::LooksAgain);
             assert!(at_first && again, "{call:?}");
@@ -280,5 +287,16 @@ mod tests {
         // The first, before all know that they share memory, and any that met a busy engine, are the
         // engine's.
         assert!(heard.iter().any(|call| call.len() > 1));
+    }
+
+    #[test]
+    fn a_short_collective_that_takes_longer_says_so_last() {
+        // Longer than anybody spins.
+        let [early, _] = heard(50, Duration::from_millis(2));
+        let waits = |call: &&Vec<Heard>| call.contains(&Heard::Waits);
+        assert!(early.iter().filter(waits).count() > 0);
+        for call in early.iter().filter(waits) {
+            assert_eq!(call.last(), Some(&Heard::Waits), "{call:?}");
+        }
     }
 }
