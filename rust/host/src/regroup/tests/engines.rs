@@ -231,7 +231,7 @@ fn a_handle_of_a_communicator_that_is_gone_is_named() {
     let ended = std::sync::atomic::AtomicBool::new(false);
     let error = std::thread::scope(|scope| {
         let (b, ended) = (&*b, &ended);
-        scope.spawn(move || {
+        let driver = scope.spawn(move || {
             while !ended.load(std::sync::atomic::Ordering::Acquire) {
                 b.engine.step();
                 std::thread::yield_now();
@@ -239,6 +239,7 @@ fn a_handle_of_a_communicator_that_is_gone_is_named() {
         });
         let error = begun.wait(begun.work(), Some(LONG)).unwrap_err();
         ended.store(true, std::sync::atomic::Ordering::Release);
+        driver.join().unwrap();
         error
     });
     assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
