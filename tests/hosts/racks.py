@@ -3,7 +3,7 @@
 One rank of a job that run.sh started on four hosts (`run.sh -s racks`). Hosts stand in two racks in
 turn, so that as they are numbered every neighbour is in the other rack. The job runs twice: with
 the racks named, and without. What a rank was sent is read off its connections, by the kernel's
-count.
+count. Must not know how the engine comes to its order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 //! The flight recorder: the last operations of this process, in a ring.
 //!
 //! Noting an operation costs two reads of a counter, three atomic operations on lines of its own and
-//! no memory except for the text of a failure. It must not know works or groups; `dump` turns it into
-//! JSON.
+//! no memory except for the text of a failure. A short operation spares the second read: it ends with
+//! its last look for others. It must not know works or groups; `dump` turns it into JSON.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
